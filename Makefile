@@ -1,0 +1,49 @@
+# First use creates .venv from the hashed lock; nothing is installed outside it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := tracker bridge spark_jobs tests benchmarks tools
+
+.PHONY: help demo test unit broker-test lint format types bench soak proto lock clean
+help:            ## show the targets
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(0 if v >= (3, 11) else "Python >= 3.11 is needed, %s is %d.%d" % (sys.executable, v[0], v[1]))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked requirements into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)   ## a real Pulsar, the bridge in front, delayed messages on time
+	@$(BIN)/delay-bridge demo $(ARGS)
+
+test: $(STAMP)   ## everything a change must pass
+	$(BIN)/python -m pytest $(ARGS)
+
+unit: $(STAMP)   ## the tests that need no broker
+	$(BIN)/python -m pytest -m "not broker" $(ARGS)
+
+lint: $(STAMP)   ## style and types
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+format: $(STAMP) ## rewrite into the house style
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(STAMP)  ## side by side with the broker's own tracker; results into benchmarks/results
+	$(BIN)/python -m benchmarks $(ARGS)
+
+proto: $(STAMP)  ## regenerate the protocol modules from pulsar.proto
+	$(BIN)/python -m tools.generate_protocol
+
+lock: $(STAMP)   ## resolve pyproject.toml anew into the hashed locks
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml --group dev -o requirements-dev.lock
+
+clean:           ## remove what the targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

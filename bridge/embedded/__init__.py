@@ -1,0 +1,1 @@
+"""A real Pulsar as a child process."""

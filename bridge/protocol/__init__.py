@@ -1,0 +1,1 @@
+"""Frames and commands of the Pulsar binary protocol: bytes in, objects out."""

@@ -1,0 +1,1 @@
+"""Spark jobs that read ledgers in parallel."""

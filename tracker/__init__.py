@@ -1,0 +1,1 @@
+"""The delayed index: no asyncio, no sockets, no clock reads."""
