@@ -1,0 +1,89 @@
+"""The few calls of the broker's admin REST interface that the bridge makes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import aiohttp
+
+from bridge.broker.connection import describe
+from bridge.protocol.topic_name import TopicName
+from tracker import Position
+
+
+class AdminError(Exception):
+    """An admin call failed; `status` is None when there was no answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """`message` names the call and the reason."""
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class CursorState:
+    """A durable subscription as `internalStats` shows it."""
+
+    mark_delete_position: Position
+    individually_deleted: str
+    properties: dict[str, int]
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """What `internalStats` says of a topic partition."""
+
+    last_confirmed_entry: Position
+    cursors: dict[str, CursorState] = field(default_factory=dict)
+
+
+class AdminClient:
+    """Calls `web_url`; redirects to the owning broker are followed."""
+
+    def __init__(self, web_url: str, auth_token: str | None = None) -> None:
+        """Open no connection yet. Must be called on an event loop."""
+        headers = {"Authorization": f"Bearer {auth_token}"} if auth_token else {}
+        self._web_url = web_url.rstrip("/")
+        self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
+
+    async def internal_stats(self, topic: str) -> LedgerState:
+        """Ledgers and cursors of a topic partition. Raises AdminError."""
+        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats")
+        cursors = {unquote(name): _cursor_state(cursor) for name, cursor in body.get("cursors", {}).items()}
+        return LedgerState(Position.parse(body["lastConfirmedEntry"]), cursors)
+
+    async def active_consumer(self, topic: str, subscription: str) -> str | None:
+        """The name of the Failover consumer that the broker elected, None without one. Raises AdminError."""
+        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
+        return body.get("subscriptions", {}).get(subscription, {}).get("activeConsumerName") or None
+
+    async def healthy(self) -> bool:
+        """Whether the broker says that it serves."""
+        try:
+            async with self._session.get(f"{self._web_url}/admin/v2/brokers/health") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        """Close the HTTP session."""
+        await self._session.close()
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        try:
+            async with self._session.get(self._web_url + path) as response:
+                if response.status != 200:
+                    text = (await response.text())[:200]
+                    raise AdminError(f"GET {path}: {response.status} {text}", response.status)
+                body: dict[str, Any] = await response.json(content_type=None)
+                return body
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminError(f"GET {path}: {describe(error)}") from error
+
+
+def _cursor_state(cursor: dict[str, Any]) -> CursorState:
+    return CursorState(
+        Position.parse(cursor["markDeletePosition"]),
+        cursor.get("individuallyDeletedMessages") or "[]",
+        {name: int(value) for name, value in (cursor.get("properties") or {}).items()},
+    )

@@ -1,0 +1,114 @@
+"""A non-durable, Exclusive reader: entries of a topic partition from a position on, as fast as permits are given.
+
+Exclusive, because a non-durable Shared consumer would delay too (broker-side); raw entries, because
+nothing is decoded here but the metadata.
+"""
+
+import uuid
+from collections.abc import Callable
+
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.protocol.entries import StoredEntry
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
+from tracker import Position
+
+READER_NAME_PREFIX = "__delay-bridge-reader-"
+
+
+class EntryReader:
+    """Created by `open_reader`. Entries at or below the start position are dropped before `on_entries` sees them."""
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        after: Position,
+        on_entries: Callable[[list[StoredEntry]], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        """Register with the connection; nothing is sent yet."""
+        self._connection = connection
+        self._after = after
+        self._on_entries = on_entries
+        self._on_closed = on_closed
+        self.consumer_id = connection.register(self)
+        self.closed = False
+
+    def grant(self, permits: int) -> None:
+        """Let the broker send `permits` more messages; ignored when the reader is closed."""
+        if self.closed or permits <= 0 or self._connection.is_closed:
+            return
+        command = BaseCommand(type=BaseCommand.FLOW)
+        command.flow.consumer_id = self.consumer_id
+        command.flow.messagePermits = permits
+        self._connection.send(command)
+
+    async def subscribe(self, topic: str) -> None:
+        """Send SUBSCRIBE. Raises BrokerError."""
+        request_id = self._connection.next_request_id()
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic = topic
+        subscribe.subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
+        subscribe.subType = CommandSubscribe.Exclusive
+        subscribe.consumer_id = self.consumer_id
+        subscribe.request_id = request_id
+        subscribe.durable = False
+        subscribe.force_topic_creation = False
+        # The start is inclusive. Starting at the last entry known, not behind it, keeps the broker from
+        # falling back to `initialPosition` when nothing newer is there yet.
+        subscribe.start_message_id.ledgerId = max(self._after.ledger, 0)
+        subscribe.start_message_id.entryId = max(self._after.entry, 0)
+        subscribe.initialPosition = CommandSubscribe.Latest
+        try:
+            await self._connection.request(command, request_id)
+        except BrokerError:
+            self._forget()
+            raise
+
+    def close(self) -> None:
+        """Stop reading; sends CLOSE_CONSUMER without waiting for the answer."""
+        if self.closed:
+            return
+        self._forget()
+        if not self._connection.is_closed:
+            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = self.consumer_id
+            command.close_consumer.request_id = self._connection.next_request_id()
+            self._connection.send(command)
+
+    def on_entries(self, entries: list[StoredEntry]) -> None:
+        """From the connection."""
+        if self.closed:
+            return
+        if (entries[0].ledger, entries[0].entry) <= self._after:
+            known = [entry for entry in entries if (entry.ledger, entry.entry) <= self._after]
+            self.grant(sum(entry.message_count for entry in known))
+            entries = entries[len(known) :]
+        if entries:
+            self._on_entries(entries)
+
+    def on_active(self, active: bool) -> None:
+        """Readers are always active."""
+
+    def on_closed(self, reason: str) -> None:
+        """From the connection."""
+        if not self.closed:
+            self.closed = True
+            self._on_closed(reason)
+
+    def _forget(self) -> None:
+        self.closed = True
+        self._connection.unregister(self.consumer_id)
+
+
+async def open_reader(
+    connection: BrokerConnection,
+    topic: str,
+    after: Position,
+    on_entries: Callable[[list[StoredEntry]], None],
+    on_closed: Callable[[str], None],
+) -> EntryReader:
+    """Start reading `topic` behind `after`, with no permits yet. Raises BrokerError."""
+    reader = EntryReader(connection, after, on_entries, on_closed)
+    await reader.subscribe(topic)
+    return reader

@@ -1,0 +1,262 @@
+"""Who gets which entry: permits, round robin, redelivery of one Shared subscription. Pure: no I/O, no clock.
+
+The caller offers entries while `capacity()` is positive, sends what `assign` decides, and reports acks,
+redelivery requests and departures. Everything handed out stays in `unacked` until it is acked; what is to be
+delivered again waits in `replay`, in position order, and takes precedence over new entries.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from sortedcontainers import SortedDict
+
+from bridge import limits
+
+PositionKey = tuple[int, int]
+"""(ledger, entry)."""
+
+C = TypeVar("C", bound=Hashable)
+
+
+class Offer(NamedTuple):
+    """An entry ready for delivery. `key`: its place in the delayed index, None for an immediate entry."""
+
+    ledger: int
+    entry: int
+    message_count: int
+    key: bytes | None
+    raw: bytes
+    redelivery_count: int = 0
+    ack_set: tuple[int, ...] = ()
+
+
+class Redelivery(NamedTuple):
+    """An entry that waits to be delivered again; its bytes are fetched when its turn comes."""
+
+    key: bytes | None
+    message_count: int
+    redelivery_count: int
+    ack_set: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Unacked(Generic[C]):
+    """An entry handed to `consumer`."""
+
+    consumer: "ConsumerState[C]"
+    key: bytes | None
+    message_count: int
+    redelivery_count: int
+    ack_set: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerState(Generic[C]):
+    """A consumer as the dispatcher sees it. Permits count messages and may fall below zero by a batch."""
+
+    consumer: C
+    priority_level: int
+    permits: int = 0
+    writable: bool = True
+    blocked: bool = False
+    unacked_messages: int = 0
+    positions: dict[PositionKey, None] = field(default_factory=dict)
+    delivered: int = 0
+
+    @property
+    def available(self) -> int:
+        """Messages it can take now."""
+        return self.permits if self.writable and not self.blocked and self.permits > 0 else 0
+
+
+class Dispatcher(Generic[C]):
+    """One Shared subscription. `C` identifies a consumer."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[C, ConsumerState[C]] = {}
+        self._order: list[ConsumerState[C]] = []  # by priority level, then in order of arrival
+        self._next = 0  # round robin goes on behind the one served last
+        self.unacked: dict[PositionKey, Unacked[C]] = {}
+        self.replay: "SortedDict[PositionKey, Redelivery]" = SortedDict()
+        self._blocked = False
+
+    # -- consumers
+
+    @property
+    def consumers(self) -> Sequence[ConsumerState[C]]:
+        """The consumers, highest priority first."""
+        return self._order
+
+    def add_consumer(self, consumer: C, priority_level: int) -> None:
+        """A consumer with 0 permits."""
+        state = ConsumerState(consumer, priority_level)
+        self._consumers[consumer] = state
+        self._order.append(state)
+        self._order.sort(key=lambda each: each.priority_level)
+
+    def remove_consumer(self, consumer: C) -> int:
+        """Free what it has not acked; returns how many entries that is.
+
+        The redelivery count stays: the broker counts a redelivery when a client asks for one, not when it leaves
+        (source: `PersistentDispatcherMultipleConsumers.removeConsumer`).
+        """
+        state = self._consumers.pop(consumer, None)
+        if state is None:
+            return 0
+        self._order.remove(state)
+        positions = list(state.positions)
+        for position in positions:
+            self._release(position, self.unacked.pop(position), 0)
+        self._unblock()
+        return len(positions)
+
+    def flow(self, consumer: C, permits: int, writable: bool) -> None:
+        """The consumer takes `permits` more messages; `writable`: its connection has room."""
+        state = self._consumers.get(consumer)
+        if state is not None:
+            state.permits += permits
+            state.writable = writable
+
+    def capacity(self) -> int:
+        """Messages that can be handed out now."""
+        if self._blocked:
+            return 0
+        return sum(state.available for state in self._order)
+
+    # -- deliveries
+
+    def take_replay(self, limit: int) -> list[tuple[PositionKey, Redelivery]]:
+        """The next entries to deliver again, at most `limit`; they leave `replay`, so offer them or put them back."""
+        return [self.replay.popitem(0) for _ in range(min(limit, len(self.replay)))]
+
+    def put_back(self, position: PositionKey, redelivery: Redelivery) -> None:
+        """Undo `take_replay` for one entry."""
+        self.replay[position] = redelivery
+
+    def assign(self, offers: Sequence[Offer]) -> list[tuple[C, Sequence[Offer]]]:
+        """Hand out all of `offers`, in order, to consumers with permits.
+
+        At most `capacity()` entries may be offered. The best priority level with permits is served first, round robin
+        in batches (source: `AbstractDispatcherMultipleConsumers.getNextConsumer`).
+        """
+        result: dict[C, list[Offer]] = {}
+        start = 0
+        while start < len(offers):
+            state = self._next_consumer()
+            end = self._hand_out(state, offers, start)
+            result.setdefault(state.consumer, []).extend(offers[start:end])
+            start = end
+        if len(self.unacked) >= limits.MAX_UNACKED_PER_SUBSCRIPTION:
+            self._blocked = True
+        return list(result.items())
+
+    def _next_consumer(self) -> ConsumerState[C]:
+        order = self._order
+        best: ConsumerState[C] | None = None
+        best_index = 0
+        for step in range(len(order)):
+            index = (self._next + step) % len(order)
+            state = order[index]
+            if state.available and (best is None or state.priority_level < best.priority_level):
+                best, best_index = state, index
+        assert best is not None, "more entries offered than there are permits"
+        self._next = best_index + 1
+        return best
+
+    def _hand_out(self, state: ConsumerState[C], offers: Sequence[Offer], start: int) -> int:
+        """Give one consumer its turn; returns the index of the first offer that is not its own."""
+        turn = min(limits.ROUND_ROBIN_BATCH, state.permits) if len(self._order) > 1 else state.permits
+        messages = 0
+        index = start
+        unacked, positions = self.unacked, state.positions
+        while index < len(offers) and messages < turn:
+            ledger, entry, count, key, _, redelivery_count, ack_set = offers[index]
+            position = (ledger, entry)
+            unacked[position] = Unacked(state, key, count, redelivery_count, ack_set)
+            positions[position] = None
+            messages += count
+            index += 1
+        state.permits -= messages
+        state.unacked_messages += messages
+        state.delivered += messages
+        if state.unacked_messages >= limits.MAX_UNACKED_PER_CONSUMER:
+            state.blocked = True
+        return index
+
+    # -- what comes back
+
+    def ack(self, ledger: int, entry: int) -> bool:
+        """The entry is acked for good; returns whether it was handed out or waiting for redelivery."""
+        position = (ledger, entry)
+        unacked = self.unacked.pop(position, None)
+        if unacked is None:
+            return self.replay.pop(position, None) is not None
+        self._forget(position, unacked)
+        return True
+
+    def ack_partly(self, ledger: int, entry: int, ack_set: tuple[int, ...]) -> None:
+        """Some messages of a batch are acked; `ack_set` bits: 1 = still unacked. Told to the client on redelivery."""
+        unacked = self.unacked.get((ledger, entry))
+        if unacked is not None:
+            before = unacked.ack_set
+            # A client may report from an older state: what was acked once stays acked.
+            unacked.ack_set = tuple(a & b for a, b in zip(before, ack_set, strict=False)) if before else ack_set
+
+    def advance(self, ledger: int, entry: int) -> int:
+        """The broker's mark-delete position moved: what is at or below it is acked. Returns how many entries."""
+        limit = (ledger, entry)
+        acked = [position for position in self.unacked if position <= limit]
+        acked += [position for position in self.replay.irange(maximum=limit)]
+        for position in acked:
+            self.ack(*position)
+        return len(acked)
+
+    def redeliver(self, consumer: C, positions: Iterable[PositionKey] | None) -> int:
+        """The client wants these entries of its own again (None: all of them); returns how many."""
+        state = self._consumers.get(consumer)
+        if state is None:
+            return 0
+        wanted = list(state.positions) if positions is None else [p for p in positions if p in state.positions]
+        for position in wanted:
+            unacked = self.unacked.pop(position, None)
+            if unacked is not None:
+                self._forget(position, unacked)
+                self._release(position, unacked, 1)
+        return len(wanted)
+
+    def clear(self) -> None:
+        """Forget every entry, keep the consumers: the cursor was moved, or dispatch ends here."""
+        self.unacked.clear()
+        self.replay.clear()
+        for state in self._order:
+            state.positions.clear()
+            state.unacked_messages = 0
+            state.blocked = False
+        self._blocked = False
+
+    def _release(self, position: PositionKey, unacked: Unacked[C], more: int) -> None:
+        self.replay[position] = Redelivery(
+            unacked.key, unacked.message_count, unacked.redelivery_count + more, unacked.ack_set
+        )
+
+    def _forget(self, position: PositionKey, unacked: Unacked[C]) -> None:
+        state = unacked.consumer
+        state.positions.pop(position, None)
+        state.unacked_messages -= unacked.message_count
+        if state.blocked and state.unacked_messages <= limits.MAX_UNACKED_PER_CONSUMER // 2:
+            state.blocked = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if self._blocked and len(self.unacked) <= limits.MAX_UNACKED_PER_SUBSCRIPTION // 2:
+            self._blocked = False
+
+    def check(self) -> None:
+        """Derive every counter anew (tests)."""
+        for state in self._order:
+            own = {position: each for position, each in self.unacked.items() if each.consumer is state}
+            assert set(own) == set(state.positions)
+            assert state.unacked_messages == sum(each.message_count for each in own.values())
+        assert all(each.consumer in self._order for each in self.unacked.values())
+        assert not set(self.unacked) & set(self.replay)

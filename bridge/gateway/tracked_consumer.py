@@ -1,0 +1,76 @@
+"""A client's consumer on a tracked subscription: the broker sees it with 0 permits, the bridge dispatches to it."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from bridge.protocol.frames import MessageFramer
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
+
+
+class ClientWriter(Protocol):
+    """The client's connection."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether its write buffer has room."""
+
+    @property
+    def peer(self) -> str:
+        """Its address, for logs and stats."""
+
+    def write_client(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
+        """Send a command of the gateway's own for a consumer of this client."""
+
+    def close_consumer(self, consumer: "TrackedConsumer") -> None:
+        """Close the consumer on both sides."""
+
+
+class TrackedConsumer:
+    """Identity is the object: the same client may subscribe anew with the same consumer id."""
+
+    def __init__(
+        self, writer: ClientWriter, topic: str, subscription: str, consumer_id: int, name: str, priority_level: int
+    ) -> None:
+        """`topic`: the full name of a topic partition; `priority_level`: 0 is served first, as in Pulsar."""
+        self.topic = topic
+        self.subscription = subscription
+        self.consumer_id = consumer_id
+        self.name = name
+        self.priority_level = priority_level
+        self._writer = writer
+        self._framer = MessageFramer(consumer_id)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client's connection has room for more."""
+        return self._writer.writable
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._writer.peer
+
+    def send(self, entries: Iterable[tuple[int, int, int, tuple[int, ...], bytes]]) -> None:
+        """Write MESSAGE frames for `(ledger, entry, redelivery_count, ack_set, raw)`, in one go."""
+        head = self._framer.head
+        parts: list[bytes] = []
+        for ledger, entry, redelivery_count, ack_set, raw in entries:
+            parts.append(head(ledger, entry, redelivery_count, len(raw), ack_set))
+            parts.append(raw)
+        self._writer.write_client(b"".join(parts))
+
+    def acknowledge(self, positions: Iterable[tuple[int, int]]) -> None:
+        """Acknowledge in the broker on the consumer's behalf, without asking for an answer."""
+        command = BaseCommand(type=BaseCommand.ACK)
+        command.ack.consumer_id = self.consumer_id
+        command.ack.ack_type = CommandAck.Individual
+        for ledger, entry in positions:
+            command.ack.message_id.add(ledgerId=ledger, entryId=entry)
+        self._writer.send_upstream(self.consumer_id, command)
+
+    def close(self) -> None:
+        """Close it on both sides; the client looks the topic up and subscribes anew by itself."""
+        self._writer.close_consumer(self)

@@ -1,0 +1,106 @@
+"""A client's connection to a broker, opened with the client's own CONNECT."""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from bridge import limits
+from bridge.broker.connection import BrokerError, describe, split_service_url
+from bridge.protocol.errors import ProtocolError
+from bridge.protocol.frames import Frame, FrameDecoder
+
+log = structlog.get_logger(__name__)
+
+
+class UpstreamOwner(Protocol):
+    """What a session does with what its upstream connections tell."""
+
+    def on_server_frames(self, upstream: "Upstream", frames: list[Frame]) -> None:
+        """Frames of one network read, in order. May raise ProtocolError."""
+
+    def on_server_writable(self, writable: bool) -> None:
+        """The upstream's write buffer crossed its limits."""
+
+    def on_server_lost(self, upstream: "Upstream", reason: str) -> None:
+        """The connection is gone. Told once."""
+
+
+class Upstream(asyncio.Protocol):
+    """Created by `open_upstream`."""
+
+    def __init__(self, url: str, owner: UpstreamOwner) -> None:
+        """`url`: an address that the configuration or a broker named."""
+        self.url = url
+        self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.decoder = FrameDecoder()
+        self.heard = asyncio.get_running_loop().time()
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the limits of the write buffer."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(limits.SERVER_WRITE_HIGH_WATER, limits.SERVER_WRITE_LOW_WATER)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand the frames to the session; a broken one ends the connection."""
+        self.heard = asyncio.get_running_loop().time()
+        try:
+            frames = self.decoder.feed(data)
+            if frames:
+                self._owner.on_server_frames(self, frames)
+        except ProtocolError as error:
+            log.error("broker broke the protocol", broker=self.url, reason=str(error))
+            self.close()
+
+    def pause_writing(self) -> None:
+        """From asyncio."""
+        self._owner.on_server_writable(False)
+
+    def resume_writing(self) -> None:
+        """From asyncio."""
+        self._owner.on_server_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """From asyncio."""
+        self._transport = None
+        reason = f"connection to {self.url} closed" + (f": {exc}" if exc else "")
+        if not self.connected.done():
+            self.connected.set_exception(BrokerError(reason))
+            self.connected.exception()  # seen, also when nobody waits any more
+        self._owner.on_server_lost(self, reason)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send bytes; dropped when the connection is gone, the session ends with it anyway."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Let the broker wait: the client does not keep up."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def open_upstream(url: str, owner: UpstreamOwner) -> Upstream:
+    """Connect; nothing is said yet. Raises BrokerError."""
+    host, port, context = split_service_url(url)
+    try:
+        async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
+            _, upstream = await asyncio.get_running_loop().create_connection(
+                lambda: Upstream(url, owner), host, port, ssl=context
+            )
+    except (OSError, TimeoutError) as error:
+        raise BrokerError(f"cannot reach {url}: {describe(error)}") from error
+    return upstream

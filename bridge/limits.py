@@ -1,0 +1,65 @@
+"""Every limit of the bridge in one place, in bytes, milliseconds or counts, and checked against each other.
+
+Where Pulsar has the same limit, its name and default are given.
+"""
+
+from typing import Final
+
+# Connections
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""A client that connects and does not say CONNECT by then is closed."""
+MAX_CONNECT_COMMAND_BYTES: Final = 64 * 1024
+"""Before CONNECTED a client gets no room for payloads."""
+CLIENT_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
+CLIENT_WRITE_LOW_WATER: Final = 1024 * 1024
+SERVER_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
+SERVER_WRITE_LOW_WATER: Final = 1024 * 1024
+KEEP_ALIVE_INTERVAL_S: Final = 30.0
+"""Pulsar's `keepAliveIntervalSeconds`: a peer silent for two of these is gone."""
+REQUEST_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 5.0
+"""A closing connection whose peer does not read is cut after this."""
+MAX_CLIENT_CONNECTIONS: Final = 10_000
+MAX_BROKERS_PER_SESSION: Final = 64
+MAX_PENDING_REQUESTS: Final = 50_000
+"""Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
+GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
+"""Requests the gateway makes on a client's upstream connection count from here, clients count from 0."""
+
+# Dispatch
+ROUND_ROBIN_BATCH: Final = 20
+"""Pulsar's `dispatcherMaxRoundRobinBatchSize`: messages to one consumer before the next one's turn."""
+MAX_UNACKED_PER_CONSUMER: Final = 50_000
+"""Pulsar's `maxUnackedMessagesPerConsumer`."""
+MAX_UNACKED_PER_SUBSCRIPTION: Final = 200_000
+"""Pulsar's `maxUnackedMessagesPerSubscription`."""
+DISPATCH_SLICE: Final = 300
+"""Entries handled before the event loop gets its turn: about 1.5 ms."""
+MAX_TIMER_MS: Final = 1_000
+"""The wall clock is looked at no later than this: a step forward is noticed in time."""
+
+# Harvest and feed
+HARVEST_PERMITS: Final = 4_000
+HARVEST_SLICE: Final = 500
+"""Entries in one write batch: RocksDB holds the interpreter for less than a millisecond."""
+TAIL_BUFFER_BYTES: Final = 16 * 1024 * 1024
+"""Immediate entries just read, kept per topic partition for feeds at the tail."""
+TAIL_BUFFER_ENTRIES: Final = 50_000
+FEED_PERMITS: Final = 1_000
+FEED_QUEUE_ENTRIES: Final = 2_000
+FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
+REFETCH_BATCH: Final = 1_000
+"""Immediate entries read again from the broker at a time, for redelivery."""
+
+# Persistence
+SYNC_INTERVAL_S: Final = 0.02
+CHECKPOINT_INTERVAL_S: Final = 0.5
+"""How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
+RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
+assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
+assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS
+assert MAX_UNACKED_PER_CONSUMER <= MAX_UNACKED_PER_SUBSCRIPTION
+assert FEED_PERMITS <= FEED_QUEUE_ENTRIES <= TAIL_BUFFER_ENTRIES
+assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S

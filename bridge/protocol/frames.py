@@ -1,0 +1,193 @@
+"""Frames of Pulsar's binary protocol, without I/O.
+
+A frame on the wire (all sizes big-endian, 4 bytes)::
+
+    total size | command size | command | entry
+
+`entry` is there for SEND and MESSAGE only and stays opaque here: an optional broker entry metadata block
+(magic 0x0e02), an optional checksum (magic 0x0e01), metadata size, metadata, payload. It is never
+copied apart or encoded anew on its way through, so its checksum stays valid.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from bridge.protocol.errors import FrameTooLarge, MalformedFrame
+from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
+
+DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
+FRAME_PADDING = 10 * 1024
+"""A broker accepts frames of `max_message_size` plus this, for the command and the metadata."""
+
+CHECKSUM_MAGIC = b"\x0e\x01"
+BROKER_ENTRY_METADATA_MAGIC = b"\x0e\x02"
+
+_SIZE = Struct(">I")
+_SIZES = Struct(">II")
+_unpack_size = _SIZE.unpack_from
+_TYPE_TAG = 0x08  # field 1, varint: every client writes the command's type first
+
+
+class Frame(NamedTuple):
+    """One whole frame: its command type and its bytes, sizes included."""
+
+    type: int
+    data: memoryview
+
+    def command(self) -> BaseCommand:
+        """Parse the command. Raises MalformedFrame."""
+        (size,) = _unpack_size(self.data, 4)
+        try:
+            return BaseCommand.FromString(bytes(self.data[8 : 8 + size]))
+        except DecodeError as error:
+            raise MalformedFrame(f"unreadable command of type {self.type}") from error
+
+    def entry(self) -> bytes:
+        """The bytes behind the command: headers and payload, as received."""
+        (size,) = _unpack_size(self.data, 4)
+        return bytes(self.data[8 + size :])
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames; keeps at most one incomplete frame.
+
+    The announced size is checked before anything is buffered, so a peer cannot make it hold more
+    than one frame of `max_frame_size` bytes.
+    """
+
+    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
+        """`max_message_size`: bytes, as the broker's CONNECTED announces it."""
+        self.limit_to(max_message_size)
+        self._rest = bytearray()
+
+    def limit_to(self, max_message_size: int) -> None:
+        """Change the limit, for frames not begun yet; the peers agree on it in CONNECTED."""
+        self.max_frame_size = max_message_size + FRAME_PADDING
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the incomplete frame held."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that `data` completes. Raises FrameTooLarge or MalformedFrame."""
+        rest = self._rest
+        if rest:
+            if not self._completes(data):
+                rest += data
+                return []
+            rest += data
+            data = bytes(rest)
+            rest.clear()
+        view = memoryview(data)
+        length = len(data)
+        position = 0
+        frames: list[Frame] = []
+        while length - position >= 4:
+            end = position + 4 + self._checked_size(_unpack_size(data, position)[0])
+            if end > length:
+                break
+            frames.append(Frame(_command_type(view, position, end), view[position:end]))
+            position = end
+        if position < length:
+            rest += view[position:]
+        return frames
+
+    def _completes(self, data: bytes) -> bool:
+        """Whether `data` completes the frame held: a large frame must not be scanned again for every chunk."""
+        head = bytes(self._rest[:4]) + data[: max(0, 4 - len(self._rest))]
+        if len(head) < 4:
+            return False
+        return len(self._rest) + len(data) >= 4 + self._checked_size(_unpack_size(head)[0])
+
+    def _checked_size(self, size: int) -> int:
+        if size > self.max_frame_size:
+            raise FrameTooLarge(f"frame of {size} bytes, the limit is {self.max_frame_size}")
+        if size < 4:
+            raise MalformedFrame(f"frame of {size} bytes, too short for a command")
+        return size
+
+
+def _command_type(view: memoryview, start: int, end: int) -> int:
+    (size,) = _unpack_size(view, start + 4)
+    first = start + 8
+    if size < 2 or first + size > end:
+        raise MalformedFrame(f"command of {size} bytes in a frame of {end - start - 4}")
+    if view[first] == _TYPE_TAG and view[first + 1] < 0x80:
+        return view[first + 1]
+    try:
+        return int(BaseCommand.FromString(bytes(view[first : first + size])).type)
+    except DecodeError as error:
+        raise MalformedFrame("unreadable command") from error
+
+
+def encode_frame(command: BaseCommand, entry: bytes = b"") -> bytes:
+    """A frame of `command`, followed by `entry` for SEND and MESSAGE."""
+    body = command.SerializeToString()
+    return _SIZES.pack(4 + len(body) + len(entry), len(body)) + body + entry
+
+
+def entry_metadata(entry: bytes) -> MessageMetadata:
+    """The metadata of an entry as a broker sends it. Raises MalformedFrame."""
+    position = 0
+    if entry[:2] == BROKER_ENTRY_METADATA_MAGIC:
+        position = 6 + _read_size(entry, 2)
+    if entry[position : position + 2] == CHECKSUM_MAGIC:
+        position += 6
+    size = _read_size(entry, position)
+    start = position + 4
+    if start + size > len(entry):
+        raise MalformedFrame(f"metadata of {size} bytes in an entry of {len(entry)}")
+    try:
+        return MessageMetadata.FromString(entry[start : start + size])
+    except DecodeError as error:
+        raise MalformedFrame("unreadable message metadata") from error
+
+
+def _read_size(entry: bytes, position: int) -> int:
+    if position + 4 > len(entry):
+        raise MalformedFrame(f"entry of {len(entry)} bytes ends within its headers")
+    return int(_unpack_size(entry, position)[0])
+
+
+def encode_varint(value: int) -> bytes:
+    """Protobuf's varint of an unsigned 64-bit number."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class MessageFramer:
+    """Builds the head of MESSAGE frames for one consumer, several times faster than through protobuf.
+
+    The layout is that of `BaseCommand(type=MESSAGE, message=CommandMessage(…))`; a test compares both.
+    """
+
+    def __init__(self, consumer_id: int) -> None:
+        """`consumer_id`: as the client chose it in SUBSCRIBE."""
+        self._consumer = b"\x08" + encode_varint(consumer_id)
+        self._ledger = -1
+        self._ledger_bytes = b""
+
+    def head(
+        self, ledger: int, entry: int, redelivery_count: int, entry_size: int, ack_set: tuple[int, ...] = ()
+    ) -> bytes:
+        """Sizes and command; the entry's `entry_size` bytes follow. `ack_set`: 64-bit words, 1 = still unacked."""
+        if ledger != self._ledger:
+            self._ledger = ledger
+            self._ledger_bytes = b"\x08" + encode_varint(ledger) + b"\x10"
+        message_id = self._ledger_bytes + encode_varint(entry)
+        message = self._consumer + b"\x12" + bytes((len(message_id),)) + message_id
+        if redelivery_count:
+            message += b"\x18" + encode_varint(redelivery_count)
+        for word in ack_set:
+            message += b"\x20" + encode_varint(word & 0xFFFF_FFFF_FFFF_FFFF)
+        command = b"\x08\x09\x4a" + encode_varint(len(message)) + message
+        return _SIZES.pack(4 + len(command) + entry_size, len(command)) + command
