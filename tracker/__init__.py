@@ -1,1 +1,29 @@
 """The delayed index: no asyncio, no sockets, no clock reads."""
+
+from tracker.ack_set import AckedRange, AckSet, parse_ranges
+from tracker.entries import DueEntry, NewEntry
+from tracker.keys import KEY_LENGTH, decode_key, encode_key
+from tracker.position import EARLIEST, Position
+from tracker.store import DataDirectoryLocked, Store, StoreError, UnsupportedFormat
+from tracker.topic_index import TimePartition, TopicIndex
+from tracker.view import SubscriptionView
+
+__all__ = [
+    "EARLIEST",
+    "KEY_LENGTH",
+    "AckSet",
+    "AckedRange",
+    "DataDirectoryLocked",
+    "DueEntry",
+    "NewEntry",
+    "Position",
+    "Store",
+    "StoreError",
+    "SubscriptionView",
+    "TimePartition",
+    "TopicIndex",
+    "UnsupportedFormat",
+    "decode_key",
+    "encode_key",
+    "parse_ranges",
+]

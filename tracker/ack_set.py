@@ -1,0 +1,168 @@
+"""What a subscription has acknowledged: a mark-delete position and a bitmap of single entries per ledger above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyroaring import BitMap
+
+from tracker.position import EARLIEST, Position
+
+AckedRange = tuple[Position, Position]
+"""Lower bound exclusive, upper bound inclusive, as the broker prints its ranges."""
+
+MAX_ENTRY = 2**32 - 1
+"""The highest entry number a bitmap holds; ledgers roll over long before."""
+
+_RANGE = re.compile(r"\(\s*(-?\d+:-?\d+)\s*\.\.\s*(-?\d+:-?\d+)\s*\]")
+_NOTHING: frozenset[int] = frozenset()
+
+
+def parse_ranges(text: str) -> list[AckedRange]:
+    """Read `[(3:1..3:4],(3:5..3:6]]` as `internalStats` prints it; raises ValueError naming the text."""
+    body = text.strip()
+    if not (body.startswith("[") and body.endswith("]")) or _RANGE.sub("", body[1:-1]).strip(", \n"):
+        raise ValueError(f"not a list of acked ranges: {text!r}")
+    return [(Position.parse(lower), Position.parse(upper)) for lower, upper in _RANGE.findall(body)]
+
+
+class AckSet:
+    """Acked entries of one subscription; remembers which ledgers changed since they were last persisted."""
+
+    def __init__(self, mark_delete_position: Position = EARLIEST) -> None:
+        """Start with everything at or below a position acked."""
+        self.mark_delete_position = mark_delete_position
+        self._ledgers: dict[int, Any] = {}
+        self._dirty: set[int] = set()
+
+    @classmethod
+    def load(cls, mark_delete_position: Position, records: Iterable[tuple[int, bytes]]) -> AckSet:
+        """Build from persisted (ledger, bitmap) records; those the mark-delete position overtook are forgotten."""
+        acks = cls(mark_delete_position)
+        for ledger, record in records:
+            acks._ledgers[ledger] = BitMap.deserialize(record)
+        acks._prune()
+        return acks
+
+    def __len__(self) -> int:
+        """Return how many entries above the mark-delete position are acked one by one."""
+        return sum(len(bitmap) for bitmap in self._ledgers.values())
+
+    def add(self, ledger: int, entry: int) -> bool:
+        """Ack one entry; True when that is new. Numbers no entry can have are ignored."""
+        mark_ledger, mark_entry = self.mark_delete_position
+        if ledger < mark_ledger or (ledger == mark_ledger and entry <= mark_entry):
+            return False
+        if not 0 <= entry <= MAX_ENTRY or ledger < 0:
+            return False
+        bitmap = self._ledgers.get(ledger)
+        if bitmap is None:
+            bitmap = self._ledgers[ledger] = BitMap()
+        elif entry in bitmap:
+            return False
+        bitmap.add(entry)
+        self._dirty.add(ledger)
+        return True
+
+    def contains(self, ledger: int, entry: int) -> bool:
+        """Tell whether an entry is acked."""
+        through, single = self.acked_in(ledger)
+        return entry <= through or (entry <= MAX_ENTRY and entry in single)
+
+    def acked_in(self, ledger: int) -> tuple[int, Any]:
+        """Return (n, set) of a ledger: its entries up to n are acked, and those in the set. For loops over entries."""
+        mark_ledger, mark_entry = self.mark_delete_position
+        if ledger < mark_ledger:
+            return MAX_ENTRY, _NOTHING
+        return mark_entry if ledger == mark_ledger else -1, self._ledgers.get(ledger, _NOTHING)
+
+    def advance(self, mark_delete_position: Position) -> None:
+        """Move the mark-delete position forward and forget the single acks it covers; never moves back."""
+        if mark_delete_position > self.mark_delete_position:
+            self.mark_delete_position = mark_delete_position
+            self._prune()
+
+    def reset(self, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> None:
+        """Replace everything, as a seek does; the position may go back."""
+        self._dirty.update(self._ledgers)
+        self._ledgers.clear()
+        self.mark_delete_position = mark_delete_position
+        self.merge_ranges(ranges)
+
+    def merge_ranges(self, ranges: Iterable[AckedRange]) -> None:
+        """Ack every entry of the ranges."""
+        for lower, upper in ranges:
+            # A range over two ledgers does not say where the lower ledger ends: only the upper ledger's part is known.
+            first = lower.entry + 1 if lower.ledger == upper.ledger else 0
+            if first <= upper.entry <= MAX_ENTRY:
+                self._ledgers.setdefault(upper.ledger, BitMap()).add_range(max(first, 0), upper.entry + 1)
+                self._dirty.add(upper.ledger)
+        self._prune()
+
+    def take_dirty(self) -> list[tuple[int, bytes | None]]:
+        """Return (ledger, record) of each ledger changed since the last call; None where the record is to go."""
+        records = [(ledger, self._record(ledger)) for ledger in sorted(self._dirty)]
+        self._dirty.clear()
+        return records
+
+    def mark_dirty(self, ledgers: Iterable[int]) -> None:
+        """Hand ledgers out again at the next `take_dirty`, after a write that failed."""
+        self._dirty.update(ledgers)
+
+    def ranges(self) -> Iterator[AckedRange]:
+        """Yield the single acks as ranges, in order."""
+        for ledger in sorted(self._ledgers):
+            bitmap = self._ledgers[ledger]
+            first = bitmap.min()
+            while first is not None:
+                # The first number missing after `first` ends the run.
+                end = _first_absent(bitmap, first)
+                yield Position(ledger, first - 1), Position(ledger, end - 1)
+                first = bitmap.next_set_bit(end) if end <= bitmap.max() else None
+
+    def check(self) -> None:
+        """Raise AssertionError when a single ack lies at or below the mark-delete position or a bitmap is empty."""
+        for ledger, bitmap in self._ledgers.items():
+            assert len(bitmap) > 0, f"empty bitmap of ledger {ledger}"
+            lowest = Position(ledger, bitmap.min())
+            assert lowest > self.mark_delete_position, f"{lowest} kept below {self.mark_delete_position}"
+
+    def _record(self, ledger: int) -> bytes | None:
+        bitmap = self._ledgers.get(ledger)
+        if bitmap is None:
+            return None
+        # Runs are small on disk and slow to add to, so only the copy that is written gets them.
+        compact = BitMap(bitmap)
+        compact.run_optimize()
+        record: bytes = compact.serialize()
+        return record
+
+    def _prune(self) -> None:
+        mark_ledger, mark_entry = self.mark_delete_position
+        for ledger in [known for known in self._ledgers if known <= mark_ledger]:
+            bitmap = self._ledgers[ledger]
+            before = len(bitmap)
+            if ledger == mark_ledger:
+                bitmap.remove_range(0, mark_entry + 1)
+            else:
+                bitmap.clear()
+            if len(bitmap) != before:
+                self._dirty.add(ledger)
+            if not bitmap:
+                del self._ledgers[ledger]
+
+
+def _first_absent(bitmap: Any, start: int) -> int:
+    """Return the first number above start that is not in the bitmap, by doubling and then halving steps."""
+    step, low = 1, start
+    while bitmap.contains_range(low, low + step + 1):
+        low += step
+        step *= 2
+    while step:
+        if bitmap.contains_range(low, low + step + 1):
+            low += step
+        else:
+            step //= 2
+    return low + 1

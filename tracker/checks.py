@@ -1,0 +1,86 @@
+"""The invariants of a topic index, derived again from the disk. For tests: everything is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracker.keys import FIRST_KEY, decode_key, time_bound
+from tracker.position import Position
+
+if TYPE_CHECKING:
+    from tracker.topic_index import TopicIndex
+    from tracker.view import SubscriptionView
+
+_END = time_bound(2**64 - 1)
+
+
+def check_index(index: TopicIndex) -> None:
+    """Raise AssertionError when counters, window or views disagree with what is stored."""
+    pairs = _everything(index)
+    keys = [key for key, _ in pairs]
+    assert keys == sorted(set(keys)), "keys out of order"
+    _check_counters(index, pairs)
+    _check_window(index, keys)
+    for view in index.views().values():
+        _check_view(index, view, keys)
+
+
+def _everything(index: TopicIndex) -> list[tuple[bytes, bytes]]:
+    # Not along the partition table: an entry outside every known partition must show.
+    iterator = index.reader.iterate()
+    iterator.seek(FIRST_KEY)
+    pairs = []
+    while iterator.valid():
+        pairs.append((iterator.key(), iterator.value()))
+        iterator.next()
+    return pairs
+
+
+def _check_counters(index: TopicIndex, pairs: list[tuple[bytes, bytes]]) -> None:
+    counted: dict[int, list[tuple[int, Position]]] = {}
+    for key, value in pairs:
+        deliver_at, ledger, entry = decode_key(key)
+        number = deliver_at // index.partition_width_ms
+        counted.setdefault(number, []).append((len(key) + len(value), Position(ledger, entry)))
+    expected = [
+        (number, len(found), sum(size for size, _ in found), min(at for _, at in found), max(at for _, at in found))
+        for number, found in sorted(counted.items())
+    ]
+    kept = [(known.number, known.entries, known.size, known.lowest, known.highest) for known in index.table]
+    assert kept == expected, f"partitions {kept} differ from {expected}"
+    assert index.entries == len(pairs), f"{index.entries} entries counted, {len(pairs)} stored"
+    assert index.bytes == sum(size for _, _, size, _, _ in expected), "bytes differ"
+
+
+def _check_window(index: TopicIndex, keys: list[bytes]) -> None:
+    window = index.window
+    assert window.low <= window.high, "window turned over"
+    held = [due.key for due in window.slice(FIRST_KEY, _END)]
+    expected = [key for key in keys if window.covers(key)]
+    assert held == expected, f"window holds {len(held)} entries, its range {len(expected)}"
+    assert window.bytes_held <= window.budget_bytes or len(window) <= 1, "window over its budget"
+    for key in held:
+        assert window.get(key) == index.reader.get(key), "window and disk differ"
+
+
+def _check_view(index: TopicIndex, view: SubscriptionView, keys: list[bytes]) -> None:
+    view.acks.check()
+    stored = set(keys)
+    late = set(view.late_keys())
+    held: dict[int, int] = {}
+    for position, key in view.outstanding.items():
+        assert key in stored, f"{view.name}: outstanding {position} is not stored"
+        assert decode_key(key)[1:] == position, f"{view.name}: wrong key of {position}"
+        assert not view.acks.contains(*position), f"{view.name}: {position} is acked and outstanding"
+    for key in late:
+        assert key in stored, f"{view.name}: a late key is not stored"
+        assert key < view.cursor, f"{view.name}: a late key lies ahead"
+    for key in [*view.outstanding.values(), *late]:
+        number = decode_key(key)[0] // index.partition_width_ms
+        held[number] = held.get(number, 0) + 1
+    assert held == view.held(), f"{view.name}: holds {view.held()}, should hold {held}"
+    for key in keys:
+        _, ledger, entry = decode_key(key)
+        ways = (key in late) + ((ledger, entry) in view.outstanding) + view.acks.contains(ledger, entry)
+        assert ways <= 1, f"{view.name}: {ledger}:{entry} counted {ways} times"
+        assert ways == 1 or key >= view.cursor, f"{view.name}: {ledger}:{entry} was passed over"

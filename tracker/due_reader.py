@@ -1,0 +1,122 @@
+"""Reading in due order: from the near-term window where it reaches, else from disk in bounded stretches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+from tracker import limits
+from tracker.entries import DueEntry
+from tracker.keys import key_time, successor, time_bound
+from tracker.partitions import PartitionTable
+from tracker.reader import DiskReader
+from tracker.view import SubscriptionView
+from tracker.window import NearTermWindow
+
+_NEVER = time_bound(2**64 - 1)
+
+
+class DueReader:
+    """Moves the cursors of views over one index, and the window along with them."""
+
+    def __init__(self, window: NearTermWindow, disk: DiskReader, table: PartitionTable) -> None:
+        """Read a window and the disk behind it."""
+        self.window = window
+        self._disk = disk
+        self._table = table
+        self._version = 0
+
+    def invalidate(self) -> None:
+        """Forget what was looked up on disk: entries came or went."""
+        self._version += 1
+
+    def get(self, key: bytes) -> DueEntry | None:
+        """Return a stored entry, from memory or disk."""
+        return self.window.get(key) or self._disk.get(key)
+
+    def due(self, view: SubscriptionView, now_ms: int, limit: int) -> list[DueEntry]:
+        """Hand out the next entries with deliver_at_ms <= now_ms, late ones first. See `TopicIndex.due`."""
+        bound = time_bound(now_ms + 1)
+        found = view.take_late(bound, limit, self.get) if view.late_count else []
+        scan_left = limit * limits.SCAN_FACTOR
+        while len(found) < limit and scan_left > 0 and view.cursor < bound:
+            scan_left -= self._scan(view, bound, limit, scan_left, found)
+        return found
+
+    def next_due_ms(self, view: SubscriptionView) -> int | None:
+        """Return a lower bound of when the view has something to do. See `TopicIndex.next_due_ms`."""
+        late, ahead = view.first_late(), self._ahead_ms(view)
+        if late is None:
+            return ahead
+        return key_time(late) if ahead is None else min(key_time(late), ahead)
+
+    def prefetch(self, views: Collection[SubscriptionView], end: bytes, limit: int) -> bool:
+        """Read at most `limit` entries before a bound into the window. See `TopicIndex.prefetch`."""
+        window = self.window
+        cursors = [view.cursor for view in views if view.active]
+        if cursors:
+            window.release_below(min(cursors))
+        else:
+            cursors = [view.cursor for view in views]
+        if not cursors:
+            return False
+        if window.is_full:
+            # A view that is far behind must not keep the window from those that are on time: it reads the disk.
+            window.release_below(max(cursors))
+        if window.low == window.high:
+            window.restart_at(max(cursors))
+        if window.high >= end or window.is_full:
+            return False
+        return self._extend_window(end, limit)
+
+    def is_read_to(self, view: SubscriptionView, end: bytes) -> bool:
+        """Tell whether nothing is stored between a view's cursor and a bound."""
+        return self._disk.first_key(view.cursor, end) is None
+
+    def _scan(self, view: SubscriptionView, bound: bytes, limit: int, scan_left: int, found: list[DueEntry]) -> int:
+        """Hand out entries from one stretch, of the window or of the disk; return how many were looked at."""
+        window, cursor = self.window, view.cursor
+        if window.covers(cursor):
+            end = min(bound, window.high)
+            source = window.slice(cursor, end)
+        else:
+            end = min(bound, window.low) if cursor < window.low else bound
+            source = self._disk.scan(cursor, end)
+        scanned = 0
+        while len(found) < limit and scanned < scan_left:
+            wanted = min(limit - len(found), scan_left - scanned)
+            chunk = list(islice(source, wanted))
+            scanned += len(chunk)
+            found += view.hand_out(chunk)
+            if len(chunk) < wanted:
+                view.cursor = end
+                return scanned
+            view.cursor = successor(chunk[-1].key)
+        return scanned
+
+    def _ahead_ms(self, view: SubscriptionView) -> int | None:
+        """Return the time of the first entry at or after the cursor, or of the window's end if that is all we know."""
+        window = self.window
+        if window.covers(view.cursor):
+            key = window.first_from(view.cursor)
+            if key is not None:
+                return key_time(key)
+            beyond = next(self._table.between(window.high, _NEVER), None)
+            return None if beyond is None else key_time(max(window.high, beyond.first_key))
+        if view.peeked is None or view.peeked[:2] != (self._version, view.cursor):
+            key = self._disk.first_key(view.cursor, _NEVER)
+            view.peeked = (self._version, view.cursor, None if key is None else key_time(key))
+        return view.peeked[2]
+
+    def _extend_window(self, end: bytes, limit: int) -> bool:
+        window = self.window
+        room = window.budget_bytes * limits.NEAR_TERM_FILL - window.bytes_held
+        read: list[DueEntry] = []
+        for due in self._disk.scan(window.high, end):
+            read.append(due)
+            room -= len(due.raw) + limits.WINDOW_ENTRY_OVERHEAD
+            if room <= 0 or len(read) == limit:
+                window.extend(read, successor(due.key))
+                return room > 0
+        window.extend(read, end)
+        return False

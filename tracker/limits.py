@@ -1,0 +1,47 @@
+"""Every number of the tracker in one place, with its unit and its reason."""
+
+PARTITION_WIDTH_MS = 300_000
+"""Due time covered by one time partition."""
+
+HORIZON_PARTITIONS = 2
+"""The near term reaches this many partition widths past now."""
+
+NEAR_TERM_BYTES = 32 * 1024 * 1024
+"""Memory for the near-term window of one topic partition."""
+
+NEAR_TERM_FILL = 0.75
+"""Reading ahead stops at this share of the budget: the rest is headroom for entries that arrive due soon, so that
+an arriving entry does not push one out that the next read would bring straight back."""
+
+WINDOW_ENTRY_OVERHEAD = 360
+"""Bytes of Python objects (key, integers, tuple, dictionary and list slots) a window entry costs beside its payload."""
+
+SCAN_FACTOR = 4
+"""A call that may return n entries looks at no more than this many times n, however many of them are acked."""
+
+LATE_KEYS_MAX = 100_000
+"""Keys a view remembers behind its cursor; beyond that the cursor moves back and reads them again."""
+
+DROP_EXAMINED_MAX = 1_000
+"""Time partitions looked at by one call that drops the consumed ones."""
+
+BLOCK_CACHE_BYTES = 32 * 1024 * 1024
+"""Block cache shared by all topics of a store."""
+
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""Write buffer of one topic before it becomes a file."""
+
+DB_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
+"""Write buffers of all topics together."""
+
+MAX_WAL_BYTES = 256 * 1024 * 1024
+"""Size of the write-ahead log at which the topic holding the oldest part is flushed."""
+
+MAX_OPEN_FILES = 512
+"""File handles RocksDB may hold."""
+
+INFO_LOG_BYTES = 1024 * 1024
+"""Size of one of RocksDB's own text logs."""
+
+INFO_LOG_FILES = 3
+"""How many of RocksDB's own text logs are kept."""

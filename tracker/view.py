@@ -1,0 +1,176 @@
+"""What one subscription costs: a cursor in due time, its acks, and what it has been handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from tracker import limits
+from tracker.ack_set import AckedRange, AckSet
+from tracker.entries import DueEntry
+from tracker.keys import FIRST_KEY, KEY, KEY_TIME
+from tracker.position import Position
+
+
+class SubscriptionView:
+    """One subscription's progress through a topic index.
+
+    Entries before `cursor` are acked, `outstanding` (handed out, not acked) or late (stored behind the cursor, not
+    handed out yet). Those at or after it were not looked at, or will be looked at again after the cursor moved back.
+    `active` is set by the owner while the subscription has consumers; `covered` once no part of its backlog is
+    missing in the index (persisted with the acks).
+    """
+
+    def __init__(self, name: str, partition_width_ms: int, acks: AckSet, covered: bool = False) -> None:
+        """Start with the cursor before everything."""
+        self.name = name
+        self.acks = acks
+        self.active = False
+        self.covered = covered
+        self.cursor = FIRST_KEY
+        self.outstanding: dict[tuple[int, int], bytes] = {}
+        self.peeked: tuple[int, bytes, int | None] | None = None
+        """The index's cache of a disk look-up: (index version, cursor, time of the first entry)."""
+        self._width = partition_width_ms
+        self._late: Any = SortedList()
+        self._late_keys: dict[tuple[int, int], bytes] = {}
+        self._held: dict[int, int] = {}
+
+    @property
+    def mark_delete_position(self) -> Position:
+        """Everything at or below it is acked."""
+        return self.acks.mark_delete_position
+
+    @property
+    def late_count(self) -> int:
+        """How many keys behind the cursor wait to be handed out."""
+        return len(self._late_keys)
+
+    def first_late(self) -> bytes | None:
+        """Return the earliest key that waits behind the cursor."""
+        return self._late[0] if self._late else None
+
+    def held_in(self, partition_number: int) -> int:
+        """Return how many entries of a time partition are outstanding or late."""
+        return self._held.get(partition_number, 0)
+
+    def ack(self, ledger: int, entry: int) -> bytes | None:
+        """Note an ack of any entry, known or not; return its key if it was outstanding."""
+        self.acks.add(ledger, entry)
+        position = (ledger, entry)
+        key = self.outstanding.pop(position, None)
+        if key is not None:
+            self._release(key)
+        elif self._late_keys:
+            self._forget_late(position)
+        return key
+
+    def advance(self, mark_delete_position: Position) -> None:
+        """Take over the broker's mark-delete position if it is ahead; costs a pass over what is outstanding."""
+        self.merge(mark_delete_position, ())
+
+    def merge(self, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> None:
+        """Add what the broker knows to be acked: nothing is taken back."""
+        self.acks.advance(mark_delete_position)
+        self.acks.merge_ranges(ranges)
+        contains = self.acks.contains
+        for position in [known for known in self.outstanding if contains(*known)]:
+            self._release(self.outstanding.pop(position))
+        for position in [known for known in self._late_keys if contains(*known)]:
+            self._forget_late(position)
+
+    def reset(self, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> None:
+        """Replace the acks, as a seek does, and start over. Persist the views and sync before relying on it."""
+        self.acks.reset(mark_delete_position, ranges)
+        self.release_all()
+
+    def release_all(self) -> None:
+        """Forget what was handed out and go back to the start: whatever is not acked is due again."""
+        self.outstanding.clear()
+        self._clear_late()
+        self._held.clear()
+        self.cursor = FIRST_KEY
+
+    def hand_out(self, entries: list[DueEntry]) -> list[DueEntry]:
+        """Return those of the entries (in index order) that are neither acked nor outstanding: they become it."""
+        taken: list[DueEntry] = []
+        take, outstanding, acked_in = taken.append, self.outstanding, self.acks.acked_in
+        current, through = -1, -1
+        single: Any = ()
+        for due in entries:
+            key, _, ledger, entry, _, _ = due
+            if ledger != current:
+                current = ledger
+                through, single = acked_in(ledger)
+            if entry <= through or entry in single:
+                continue
+            position = (ledger, entry)
+            if position not in outstanding:
+                outstanding[position] = key
+                take(due)
+        if taken:
+            self._hold_all(taken)
+        return taken
+
+    def note_late(self, keys: Iterable[bytes]) -> None:
+        """Remember newly stored keys that lie before the cursor, but for those acked already."""
+        for key in keys:
+            _, ledger, entry = KEY.unpack(key)
+            if key < self.cursor and not self.acks.contains(ledger, entry):
+                self._late.add(key)
+                self._late_keys[ledger, entry] = key
+                self._hold(KEY_TIME.unpack_from(key)[0] // self._width, 1)
+        if len(self._late) > limits.LATE_KEYS_MAX:
+            # Reading the stretch again costs time, remembering it would cost memory without bound.
+            self.cursor = self._late[0]
+            self._clear_late()
+
+    def take_late(self, bound: bytes, limit: int, get: Callable[[bytes], DueEntry | None]) -> list[DueEntry]:
+        """Hand out at most `limit` late entries before a bound, read with `get`."""
+        count = min(limit, self._late.bisect_left(bound))
+        keys = list(self._late[:count])
+        entries = [due for due in map(get, keys) if due is not None]
+        for key in keys:
+            self._forget_late(KEY.unpack(key)[1:])
+        return self.hand_out(entries)
+
+    def late_keys(self) -> list[bytes]:
+        """Return the late keys in order (for checks)."""
+        return list(self._late)
+
+    def held(self) -> dict[int, int]:
+        """Return the outstanding and late entries per time partition (for checks)."""
+        return dict(self._held)
+
+    def _hold_all(self, taken: list[DueEntry]) -> None:
+        first, last = taken[0][1] // self._width, taken[-1][1] // self._width
+        if first == last:
+            self._hold(first, len(taken))
+            return
+        for due in taken:
+            self._hold(due[1] // self._width, 1)
+
+    def _hold(self, partition_number: int, count: int) -> None:
+        self._held[partition_number] = self._held.get(partition_number, 0) + count
+
+    def _release(self, key: bytes) -> None:
+        partition_number = KEY_TIME.unpack_from(key)[0] // self._width
+        left = self._held[partition_number] - 1
+        if left:
+            self._held[partition_number] = left
+        else:
+            del self._held[partition_number]
+
+    def _forget_late(self, position: tuple[int, int]) -> None:
+        key = self._late_keys.pop(position, None)
+        if key is not None:
+            self._late.remove(key)
+            self._release(key)
+
+    def _clear_late(self) -> None:
+        for key in self._late:
+            self._release(key)
+        self._late.clear()
+        self._late_keys.clear()
