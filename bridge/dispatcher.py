@@ -78,7 +78,7 @@ class Dispatcher(Generic[C]):
         self._order: list[ConsumerState[C]] = []  # by priority level, then in order of arrival
         self._next = 0  # round robin goes on behind the one served last
         self.unacked: dict[PositionKey, Unacked[C]] = {}
-        self.replay: "SortedDict[PositionKey, Redelivery]" = SortedDict()
+        self.replay: SortedDict[PositionKey, Redelivery] = SortedDict()
         self._blocked = False
 
     # -- consumers
@@ -134,24 +134,26 @@ class Dispatcher(Generic[C]):
         """Undo `take_replay` for one entry."""
         self.replay[position] = redelivery
 
-    def assign(self, offers: Sequence[Offer]) -> list[tuple[C, Sequence[Offer]]]:
-        """Hand out all of `offers`, in order, to consumers with permits.
+    def assign(self, offers: Sequence[Offer]) -> tuple[list[tuple[C, Sequence[Offer]]], Sequence[Offer]]:
+        """Hand out `offers` in order as far as permits go; returns who gets what, and what is left.
 
-        At most `capacity()` entries may be offered. The best priority level with permits is served first, round robin
-        in batches (source: `AbstractDispatcherMultipleConsumers.getNextConsumer`).
+        The best priority level with permits is served first, round robin in batches
+        (source: `AbstractDispatcherMultipleConsumers.getNextConsumer`).
         """
         result: dict[C, list[Offer]] = {}
         start = 0
         while start < len(offers):
             state = self._next_consumer()
+            if state is None:
+                break
             end = self._hand_out(state, offers, start)
             result.setdefault(state.consumer, []).extend(offers[start:end])
             start = end
         if len(self.unacked) >= limits.MAX_UNACKED_PER_SUBSCRIPTION:
             self._blocked = True
-        return list(result.items())
+        return list(result.items()), offers[start:]
 
-    def _next_consumer(self) -> ConsumerState[C]:
+    def _next_consumer(self) -> ConsumerState[C] | None:
         order = self._order
         best: ConsumerState[C] | None = None
         best_index = 0
@@ -160,8 +162,8 @@ class Dispatcher(Generic[C]):
             state = order[index]
             if state.available and (best is None or state.priority_level < best.priority_level):
                 best, best_index = state, index
-        assert best is not None, "more entries offered than there are permits"
-        self._next = best_index + 1
+        if best is not None:
+            self._next = best_index + 1
         return best
 
     def _hand_out(self, state: ConsumerState[C], offers: Sequence[Offer], start: int) -> int:
@@ -207,7 +209,7 @@ class Dispatcher(Generic[C]):
         """The broker's mark-delete position moved: what is at or below it is acked. Returns how many entries."""
         limit = (ledger, entry)
         acked = [position for position in self.unacked if position <= limit]
-        acked += [position for position in self.replay.irange(maximum=limit)]
+        acked += list(self.replay.irange(maximum=limit))
         for position in acked:
             self.ack(*position)
         return len(acked)

@@ -55,6 +55,9 @@ REFETCH_BATCH: Final = 1_000
 SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
+BROKER_CHECK_S: Final = 1.0
+STANDBY_CHECK_S: Final = 0.5
+"""How often a bridge that is not the owner looks who is."""
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER

@@ -54,8 +54,17 @@ class AdminClient:
 
     async def active_consumer(self, topic: str, subscription: str) -> str | None:
         """The name of the Failover consumer that the broker elected, None without one. Raises AdminError."""
+        return (await self._subscription(topic, subscription)).get("activeConsumerName") or None
+
+    async def consumer_names(self, topic: str, subscription: str) -> list[str]:
+        """The names of the consumers connected to a subscription. Raises AdminError."""
+        found = await self._subscription(topic, subscription)
+        return [consumer["consumerName"] for consumer in found.get("consumers", [])]
+
+    async def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
         body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
-        return body.get("subscriptions", {}).get(subscription, {}).get("activeConsumerName") or None
+        found: dict[str, Any] = body.get("subscriptions", {}).get(subscription, {})
+        return found
 
     async def healthy(self) -> bool:
         """Whether the broker says that it serves."""

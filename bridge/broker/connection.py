@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import ssl
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import structlog
@@ -79,8 +79,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start keep-alive."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._schedule_keep_alive()
 
     def data_received(self, data: bytes) -> None:

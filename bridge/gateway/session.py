@@ -7,7 +7,7 @@ away, everything is closed, and the client's own reconnection does the rest.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -54,6 +54,9 @@ class TrackedTopics(Protocol):
 
     def seeking(self, consumer: TrackedConsumer) -> None:
         """A SEEK is on its way to the broker: nothing may be dispatched until the cursor is read anew."""
+
+    def sought(self, topic: str, subscription: str) -> None:
+        """The SEEK was answered, one way or the other."""
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The broker deleted the subscription."""
@@ -105,11 +108,10 @@ class ClientSession(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start waiting for CONNECT."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         host, port = (*(transport.get_extra_info("peername") or ("?", "?")),)[:2]
         self.peer = f"{host}:{port}"
-        transport.set_write_buffer_limits(limits.CLIENT_WRITE_HIGH_WATER, limits.CLIENT_WRITE_LOW_WATER)
+        self._transport.set_write_buffer_limits(limits.CLIENT_WRITE_HIGH_WATER, limits.CLIENT_WRITE_LOW_WATER)
         if not self._host.opened(self):
             self.end("too many client connections")
             return
@@ -150,6 +152,9 @@ class ClientSession(asyncio.Protocol):
         tracked, self._tracked = list(self._tracked.values()), {}
         for consumer in tracked:
             self._host.topics.detach(consumer)
+        waiting, self._requests = list(self._requests.values()), {}
+        for callback in waiting:
+            callback(False)
         self._host.closed(self)
 
     # -- client frames
@@ -277,7 +282,9 @@ class ClientSession(asyncio.Protocol):
         seek = frame.command().seek
         consumer = self._tracked.get(seek.consumer_id)
         if consumer is not None:
-            self._host.topics.seeking(consumer)
+            topics, topic, subscription = self._host.topics, consumer.topic, consumer.subscription
+            topics.seeking(consumer)
+            self._when_answered(seek.request_id, lambda _: topics.sought(topic, subscription))
         self._relay_by_consumer(frame, seek.consumer_id)
 
     def _on_unsubscribe(self, frame: Frame) -> None:

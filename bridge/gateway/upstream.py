@@ -1,7 +1,7 @@
 """A client's connection to a broker, opened with the client's own CONNECT."""
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
 
@@ -40,9 +40,8 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the limits of the write buffer."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(limits.SERVER_WRITE_HIGH_WATER, limits.SERVER_WRITE_LOW_WATER)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport.set_write_buffer_limits(limits.SERVER_WRITE_HIGH_WATER, limits.SERVER_WRITE_LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
         """Hand the frames to the session; a broken one ends the connection."""

@@ -1,0 +1,140 @@
+"""The bridge as a whole: starts its parts in order, stops them in stages."""
+
+import asyncio
+import socket
+
+import structlog
+from aiohttp import web
+
+from bridge import limits
+from bridge.broker.admin import AdminClient
+from bridge.broker.connection import BrokerError
+from bridge.broker.pool import BrokerPool
+from bridge.config import Settings
+from bridge.gateway.listener import Gateway
+from bridge.topics import SyncLoop, Topics
+from bridge.tracked_topic import Surroundings
+from bridge.web.server import build_web_app
+from tracker import Store
+
+log = structlog.get_logger(__name__)
+
+
+class StartError(Exception):
+    """The bridge cannot start; the message says why and names the value at fault."""
+
+
+class Bridge:
+    """`start`, then `stop`. Ports given as 0 are known after `start`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Open nothing yet."""
+        self.settings = settings
+        self.port = settings.port
+        self.web_port = settings.web_port
+        self.not_ready: str | None = "starting"
+        self.topics: Topics | None = None
+        self.gateway: Gateway | None = None
+        self._store: Store | None = None
+        self._pool: BrokerPool | None = None
+        self._admin: AdminClient | None = None
+        self._runner: web.AppRunner | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def advertised_url(self) -> str:
+        """Where clients are told to connect."""
+        return f"pulsar://{self.settings.advertised_address}:{self.port}"
+
+    async def start(self) -> None:
+        """Start everything. Raises StartError, or tracker.StoreError for the data directory.
+
+        A broker that is down does not fail the start: readiness says so, and it is tried until it answers.
+        """
+        settings = self.settings
+        token = settings.broker_token.get_secret_value() if settings.broker_token else None
+        self._store = await asyncio.to_thread(Store.open, settings.data_dir)
+        try:
+            self._admin = AdminClient(settings.broker_web_url, token)
+            self._pool = BrokerPool(settings.broker_service_url, token)
+            syncing = SyncLoop(self._store)
+            # The port is part of the advertised URL, which the topics need: listen first, serve when they are there.
+            listening = _bind(settings.host, settings.port)
+            self.port = listening.getsockname()[1]
+            around = Surroundings(
+                self._pool,
+                self._admin,
+                self._store,
+                self.advertised_url,
+                settings.partition_width_ms,
+                settings.near_term_bytes,
+                syncing.mark_dirty,
+            )
+            self.topics = Topics(around, syncing)
+            self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
+            await self.gateway.start(listening)
+            self.topics.resume()
+            await self._start_web()
+        except BaseException:
+            await self.stop()
+            raise
+        self._watch = asyncio.get_running_loop().create_task(self._watch_broker())
+        log.info("bridge is up", service_url=self.advertised_url, web_port=self.web_port)
+
+    async def stop(self) -> None:
+        """No new clients, no more dispatch, what was acked on disk, then everything closed."""
+        self.not_ready = "stopping"
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self.gateway is not None:
+            self.gateway.stop_listening()
+        if self.topics is not None:
+            await self.topics.close()
+        if self.gateway is not None:
+            await self.gateway.close()
+        if self._pool is not None:
+            await self._pool.close()
+        if self._admin is not None:
+            await self._admin.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+        log.info("bridge is down")
+
+    async def _start_web(self) -> None:
+        self._runner = web.AppRunner(build_web_app(self), access_log=None)
+        await self._runner.setup()
+        listening = _bind(self.settings.web_host, self.settings.web_port)
+        self.web_port = listening.getsockname()[1]
+        await web.SockSite(self._runner, listening).start()
+
+    async def _watch_broker(self) -> None:
+        """Keep `not_ready` true to life."""
+        assert self._pool is not None
+        while True:
+            try:
+                await self._pool.connection()
+                if self.not_ready is not None:
+                    log.info("broker is there", broker=self.settings.broker_service_url)
+                self.not_ready = None
+            except BrokerError as error:
+                if self.not_ready != str(error):
+                    log.warning("waiting for the broker", reason=str(error))
+                self.not_ready = str(error)
+            await asyncio.sleep(limits.BROKER_CHECK_S)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises StartError naming the address."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,62 @@
+"""Where clients connect."""
+
+import asyncio
+import socket
+
+import structlog
+
+from bridge import limits
+from bridge.gateway.session import ClientSession, TrackedTopics
+
+log = structlog.get_logger(__name__)
+
+
+class Gateway:
+    """Listens, and keeps the sessions."""
+
+    def __init__(
+        self, service_url: str, topics: TrackedTopics, max_connections: int = limits.MAX_CLIENT_CONNECTIONS
+    ) -> None:
+        """`service_url`: the broker that sessions connect to first."""
+        self.service_url = service_url
+        self.topics = topics
+        self._max_connections = max_connections
+        self._sessions: set[ClientSession] = set()
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+
+    @property
+    def connections(self) -> int:
+        """Client connections now."""
+        return len(self._sessions)
+
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a bound socket."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: ClientSession(self), sock=bound)
+
+    def stop_listening(self) -> None:
+        """Take no new clients."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """End every session."""
+        self.stop_listening()
+        for session in list(self._sessions):
+            session.end("the bridge is stopping")
+        self._empty.clear()
+        if self._sessions:
+            await self._empty.wait()  # each session is cut after CLOSE_TIMEOUT_S at the latest
+
+    # -- SessionHost
+
+    def opened(self, session: ClientSession) -> bool:
+        """Count a session in."""
+        self._sessions.add(session)
+        return len(self._sessions) <= self._max_connections
+
+    def closed(self, session: ClientSession) -> None:
+        """Count a session out."""
+        self._sessions.discard(session)
+        if not self._sessions:
+            self._empty.set()

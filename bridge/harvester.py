@@ -1,0 +1,75 @@
+"""Reads a topic partition to its end and on: delayed entries into the index, immediate ones to the tail buffer.
+
+The rule is by content only: an entry with `deliver_at_time` always goes through the index, even when it is due
+already, so that harvester and feeds never disagree about whose an entry is.
+"""
+
+from collections.abc import Callable
+
+from bridge import limits
+from bridge.broker.connection import BrokerConnection
+from bridge.broker.reader import EntryReader, open_reader
+from bridge.protocol.entries import StoredEntry
+from bridge.tail_buffer import TailBuffer
+from tracker import NewEntry, Position, TopicIndex
+
+
+class Harvester:
+    """One per owned topic partition."""
+
+    def __init__(
+        self,
+        topic: str,
+        index: TopicIndex,
+        tail: TailBuffer,
+        now_ms: Callable[[], int],
+        on_harvested: Callable[[], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        """`on_harvested`: something is new in index or tail buffer; `on_closed`: reading ended, with the reason."""
+        self._topic = topic
+        self._index = index
+        self._tail = tail
+        self._now_ms = now_ms
+        self._on_harvested = on_harvested
+        self._on_closed = on_closed
+        self._reader: EntryReader | None = None
+        self.entries_read = 0
+        self.position = index.harvested_position
+
+    async def start(self, connection: BrokerConnection) -> None:
+        """Read on behind the index's harvested position. Raises BrokerError."""
+        assert self.position is not None
+        self._reader = await open_reader(connection, self._topic, self.position, self._on_entries, self._on_closed)
+        self._reader.grant(limits.HARVEST_PERMITS)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _on_entries(self, entries: list[StoredEntry]) -> None:
+        for start in range(0, len(entries), limits.HARVEST_SLICE):
+            self._store(entries[start : start + limits.HARVEST_SLICE])
+        # Granted only when stored: a disk that fails or lags holds the broker back, not memory.
+        assert self._reader is not None
+        self._reader.grant(sum(entry.message_count for entry in entries))
+        self._on_harvested()
+
+    def _store(self, entries: list[StoredEntry]) -> None:
+        last = Position(entries[-1].ledger, entries[-1].entry)
+        self._index.add(new_entries(entries), last, self._now_ms())
+        immediate = [entry for entry in entries if entry.deliver_at_ms is None and not entry.marker]
+        if immediate:
+            self._tail.push(immediate)
+        self.position = last
+        self.entries_read += len(entries)
+
+
+def new_entries(entries: list[StoredEntry]) -> list[NewEntry]:
+    """The delayed ones, as the index takes them."""
+    return [
+        NewEntry(entry.deliver_at_ms, entry.ledger, entry.entry, entry.message_count, entry.raw)
+        for entry in entries
+        if entry.deliver_at_ms is not None and not entry.marker
+    ]

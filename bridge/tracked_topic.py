@@ -1,0 +1,442 @@
+"""One topic partition: ownership, harvester, index, subscriptions, and the pump that moves entries between them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+
+from bridge import limits
+from bridge.broker.admin import AdminClient, AdminError, LedgerState
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.broker.fetch import fetch_entries, read_range
+from bridge.broker.pool import BrokerPool
+from bridge.broker.reader import EntryReader, open_reader
+from bridge.dispatcher import PositionKey
+from bridge.feed import Feed, restart_position
+from bridge.gateway.client_commands import HIDDEN_SUBSCRIPTION
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.harvester import Harvester, new_entries
+from bridge.ownership import Ownership, checkpoint_properties, read_checkpoint
+from bridge.protocol.entries import StoredEntry
+from bridge.protocol.pulsar_pb2 import ServerError
+from bridge.tail_buffer import TailBuffer
+from bridge.tracked_subscription import TrackedSubscription
+from tracker import Position, Store, StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+PREFETCH_SLICE = 1_000
+
+OnEntries = Callable[[list[StoredEntry]], None]
+OnClosed = Callable[[str], None]
+
+
+def wall_clock_ms() -> int:
+    """The bridge's wall clock: what `deliver_at` is held against."""
+    return time.time_ns() // 1_000_000
+
+
+class Surroundings(NamedTuple):
+    """What all tracked topics share."""
+
+    pool: BrokerPool
+    admin: AdminClient
+    store: Store
+    advertised_url: str
+    partition_width_ms: int
+    near_term_bytes: int
+    mark_dirty: Callable[["TrackedTopic"], None]
+    """Asks for a sync of the store; the topic's `on_synced` is called after it."""
+    now_ms: Callable[[], int] = wall_clock_ms
+
+
+class TrackedTopic:
+    """Runs as one task (`run`) until closed; loses and regains ownership as the broker decides."""
+
+    def __init__(self, topic: str, around: Surroundings) -> None:
+        """Nothing starts before `run`."""
+        self.topic = topic
+        self.role = "opening"
+        self.owner: str | None = None
+        self.deleted = False
+        self.index: TopicIndex | None = None
+        self.harvester: Harvester | None = None
+        self.subscriptions: dict[str, TrackedSubscription] = {}
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._connection: BrokerConnection | None = None
+        self._ownership: Ownership | None = None
+        self._tail: TailBuffer | None = None
+        self._properties: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._backfill_lock = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._pump_soon: asyncio.Handle | None = None
+        self._pump_timer: asyncio.TimerHandle | None = None
+        self._turn = 0
+        self._synced_position: Position | None = None
+        self._kept: tuple[Position, dict[str, int]] | None = None
+
+    # -- life cycle
+
+    async def run(self) -> None:
+        """Serve the topic partition whenever the broker lets this bridge own it."""
+        attempt = 0
+        while not self._closing.is_set():
+            started = self._loop.time()
+            try:
+                await self._serve()
+            except (BrokerError, AdminError, StoreError) as error:
+                log.warning("topic is not served", topic=self.topic, reason=str(error))
+                if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
+                    self.deleted = True
+                    return
+            finally:
+                await self._step_down()
+            if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
+                attempt = 0
+            delay = limits.RETRY_BACKOFF_S[min(attempt, len(limits.RETRY_BACKOFF_S) - 1)]
+            attempt += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._closing.wait()
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether any client is attached."""
+        return any(subscription.has_consumers for subscription in self.subscriptions.values())
+
+    def close(self) -> None:
+        """Stop dispatching now and let `run` end."""
+        self._closing.set()
+        self._stop_subscriptions()
+
+    async def _serve(self) -> None:
+        around = self._around
+        connection = await around.pool.for_topic(self.topic)
+        ownership = Ownership(connection, self.topic, around.advertised_url)
+        self._connection, self._ownership = connection, ownership
+        await ownership.stand()
+        self.role = "standby"
+        await self._stand_by_until_elected(ownership)
+        state = await around.admin.internal_stats(self.topic)
+        self._take_over(state)
+        assert self.harvester is not None
+        await self.harvester.start(connection)
+        self.role, self.owner = "owner", around.advertised_url
+        log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
+        for subscription in self.subscriptions.values():
+            self._load(subscription)
+        await self._until_lost(ownership)
+
+    async def _stand_by_until_elected(self, ownership: Ownership) -> None:
+        """Clients that came here go to the owner meanwhile: they look up anew when their consumer is closed."""
+        around = self._around
+        election = self._loop.create_task(ownership.elected(around.admin))
+        try:
+            while not (await asyncio.wait({election}, timeout=limits.STANDBY_CHECK_S))[0]:
+                self.owner = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
+                if self.owner not in (None, around.advertised_url):
+                    self._send_consumers_away()
+            await election
+        finally:
+            election.cancel()
+            with contextlib.suppress(asyncio.CancelledError, BrokerError, AdminError):
+                await election
+
+    async def _until_lost(self, ownership: Ownership) -> None:
+        closing = self._loop.create_task(self._closing.wait())
+        ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
+        try:
+            while not self._closing.is_set() and not ownership.lost.done():
+                await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
+                self._checkpoint()
+        finally:
+            closing.cancel()
+        if ownership.lost.done():
+            log.warning("no longer owner of topic", topic=self.topic, reason=ownership.lost.result())
+
+    def _take_over(self, state: LedgerState) -> None:
+        around = self._around
+        hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
+        self._properties = {} if hidden is None else hidden.properties
+        index = self.index or TopicIndex(
+            around.store,
+            self.topic,
+            partition_width_ms=around.partition_width_ms,
+            near_term_bytes=around.near_term_bytes,
+        )
+        if index.harvested_position is None:
+            # Nothing is known here: new traffic first, what older entries are needed is read behind it.
+            index.start_at(state.last_confirmed_entry)
+        self.index = index
+        for name in list(index.views()):
+            if name not in state.cursors:
+                index.remove_view(name)
+        assert index.harvested_position is not None
+        self._tail = TailBuffer(index.harvested_position)
+        self._synced_position, self._kept = index.harvested_position, None
+        self.harvester = Harvester(
+            self.topic, index, self._tail, around.now_ms, self._on_harvested, self._on_harvester_closed
+        )
+
+    async def _step_down(self) -> None:
+        self.role, self.owner = "opening", None
+        self._stop_subscriptions()
+        if self.harvester is not None:
+            self.harvester.close()
+            self.harvester = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._cancel_pump()
+        ownership, self._ownership = self._ownership, None
+        if ownership is not None:
+            await ownership.resign()
+
+    def _stop_subscriptions(self) -> None:
+        if self.index is not None:
+            self.index.persist_views()
+            self._around.mark_dirty(self)
+        for subscription in self.subscriptions.values():
+            subscription.stop()
+
+    def _on_harvester_closed(self, reason: str) -> None:
+        if self._ownership is not None:
+            self._ownership.on_closed(f"harvester: {reason}")
+
+    def _send_consumers_away(self) -> None:
+        for subscription in self.subscriptions.values():
+            for state in list(subscription.dispatcher.consumers):
+                state.consumer.close()
+
+    # -- subscriptions
+
+    def attach(self, consumer: TrackedConsumer) -> None:
+        """A client's consumer is there."""
+        subscription = self.subscriptions.get(consumer.subscription)
+        if subscription is None:
+            subscription = TrackedSubscription(consumer.subscription, self.topic, self.wake)
+            self.subscriptions[consumer.subscription] = subscription
+        first = not subscription.has_consumers
+        subscription.add_consumer(consumer)
+        if first or not subscription.dispatching:
+            # While nobody was here the cursor may have been moved past the bridge.
+            self._load(subscription)
+
+    def detach(self, consumer: TrackedConsumer) -> None:
+        """A client's consumer is gone."""
+        subscription = self.subscriptions.get(consumer.subscription)
+        if subscription is not None:
+            subscription.remove_consumer(consumer)
+
+    def seeking(self, name: str) -> None:
+        """A seek is on its way."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            subscription.suspend()
+
+    def sought(self, name: str) -> None:
+        """A seek was answered: the cursor stands anew."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            subscription.seeking = True
+            self._load(subscription)
+
+    def unsubscribed(self, name: str) -> None:
+        """The broker deleted the subscription."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is not None:
+            subscription.stop()
+        if self.index is not None:
+            self.index.remove_view(name)
+            self._around.mark_dirty(self)
+
+    def _load(self, subscription: TrackedSubscription) -> None:
+        """Read the subscription's cursor from the broker, then start it."""
+        if self.role != "owner" or (subscription.loading is not None and not subscription.seeking):
+            return
+        if subscription.loading is not None:
+            subscription.loading.cancel()
+        subscription.loading = self._spawn(self._load_cursor(subscription))
+
+    async def _load_cursor(self, subscription: TrackedSubscription) -> None:
+        attempt = 0
+        while True:
+            try:
+                state = await self._around.admin.internal_stats(self.topic)
+                break
+            except AdminError as error:
+                log.warning("cannot read cursor", topic=self.topic, subscription=subscription.name, reason=str(error))
+                await asyncio.sleep(limits.RETRY_BACKOFF_S[min(attempt, len(limits.RETRY_BACKOFF_S) - 1)])
+                attempt += 1
+        subscription.loading = None
+        cursor = state.cursors.get(subscription.name)
+        if cursor is None:
+            log.warning("subscription has no cursor", topic=self.topic, subscription=subscription.name)
+            return
+        assert self.index is not None
+        assert self._tail is not None
+        moved = subscription.seeking or (
+            subscription.dispatching
+            and subscription.view is not None
+            # The broker still holds the topic it held before: a cursor that went back was set back.
+            and cursor.mark_delete_position < subscription.view.mark_delete_position
+        )
+        if moved:
+            self._drop_checkpoint(subscription.name)
+        subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)
+        self._close_gap(subscription)
+
+    def _make_feed(self, subscription: TrackedSubscription, mark_delete_position: Position) -> Feed:
+        assert self._tail is not None
+        assert subscription.view is not None
+        start = restart_position(read_checkpoint(self._properties, subscription.name), mark_delete_position)
+        return Feed(start, subscription.view.acks, self._tail, self._open_reader, self.wake)
+
+    def _drop_checkpoint(self, name: str) -> None:
+        for key in (f"ledger:{name}", f"entry:{name}"):
+            self._properties.pop(key, None)
+
+    async def _open_reader(
+        self, after: Position, on_entries: OnEntries, on_closed: Callable[[str], None]
+    ) -> EntryReader:
+        assert self._connection is not None
+        return await open_reader(self._connection, self.topic, after, on_entries, on_closed)
+
+    async def _fetch(self, positions: Sequence[PositionKey]) -> dict[PositionKey, StoredEntry]:
+        assert self._connection is not None
+        return await fetch_entries(self._connection, self.topic, positions)
+
+    # -- gaps: what a subscription needs and the index does not have
+
+    def _close_gap(self, subscription: TrackedSubscription) -> None:
+        index, view = self.index, subscription.view
+        assert index is not None
+        assert view is not None
+        if view.covered:
+            return
+        if index.floor is None or view.mark_delete_position >= index.floor:
+            view.covered = True
+            return
+        self._spawn(self._backfill(subscription))
+
+    async def _backfill(self, subscription: TrackedSubscription) -> None:
+        async with self._backfill_lock:
+            while (index := self.index) and (view := subscription.view) and not view.covered:
+                floor, start = index.floor, view.mark_delete_position
+                if floor is None or start >= floor:
+                    view.covered = True
+                    break
+                log.info("filling a gap", topic=self.topic, subscription=subscription.name, after=str(start))
+                try:
+                    await self._read_gap(index, start, floor)
+                except BrokerError as error:
+                    log.warning("gap not filled yet", topic=self.topic, reason=str(error))
+                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+                    continue
+                index.lower_floor(start)
+                self.wake()
+        self._around.mark_dirty(self)
+
+    async def _read_gap(self, index: TopicIndex, after: Position, to: Position) -> None:
+        assert self._connection is not None
+
+        def store(entries: list[StoredEntry]) -> None:
+            for start in range(0, len(entries), limits.HARVEST_SLICE):
+                index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._around.now_ms())
+            self.wake()
+
+        await read_range(self._connection, self.topic, after, to, store)
+
+    # -- harvest and persistence
+
+    def _on_harvested(self) -> None:
+        self._around.mark_dirty(self)
+        self.wake()
+
+    def harvested_unsynced(self) -> Position | None:
+        """The position that a sync starting now makes durable."""
+        return None if self.index is None else self.index.harvested_position
+
+    def on_synced(self, position: Position | None) -> None:
+        """What was written up to `position` is on disk."""
+        self._synced_position = position
+
+    def _checkpoint(self) -> None:
+        """Persist acks, drop what everybody has, and tell the broker's cursor how far the disk is."""
+        index, ownership = self.index, self._ownership
+        if index is None or ownership is None or self.role != "owner":
+            return
+        index.persist_views()
+        index.drop_consumed(self._around.now_ms())
+        self._around.mark_dirty(self)
+        views = index.views()
+        if self._synced_position is None or not all(view.covered for view in views.values()):
+            return
+        checkpoints = {s.name: s.feed.checkpoint() for s in self.subscriptions.values() if s.feed is not None}
+        self._properties.update(checkpoint_properties(checkpoints))
+        keep = (self._synced_position, dict(self._properties))
+        if keep != self._kept and self._synced_position.entry >= 0:
+            with contextlib.suppress(BrokerError):
+                ownership.keep(*keep)
+                self._kept = keep
+
+    # -- the pump
+
+    def wake(self) -> None:
+        """Dispatch soon; cheap to call often."""
+        if self._pump_soon is None and self.role == "owner":
+            self._pump_soon = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_soon = None
+        if self.index is None or self.role != "owner":
+            return
+        now_ms = self._around.now_ms()
+        subscriptions = list(self.subscriptions.values())
+        sent = 0
+        for step in range(len(subscriptions)):
+            number = (self._turn + step) % len(subscriptions)
+            sent += subscriptions[number].pump(now_ms)
+            if sent >= limits.DISPATCH_SLICE:
+                self._turn = number + 1
+                break
+        more = sent == 0 and self.index.prefetch(now_ms, PREFETCH_SLICE)
+        if sent or more:
+            self.wake()
+        else:
+            self._set_timer(now_ms)
+
+    def _set_timer(self, now_ms: int) -> None:
+        """Look again when the next entry is due, and at the clock once a second in any case."""
+        assert self.index is not None
+        wait_ms = limits.MAX_TIMER_MS
+        for subscription in self.subscriptions.values():
+            if subscription.wants() and subscription.view is not None:
+                due_ms = self.index.next_due_ms(subscription.view)
+                if due_ms is not None:
+                    wait_ms = min(wait_ms, due_ms - now_ms)
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+        if wait_ms <= 0:
+            self.wake()
+            return
+        # The part of the current millisecond that is gone already counts.
+        passed = time.time_ns() % 1_000_000 / 1e9
+        self._pump_timer = self._loop.call_later(max(wait_ms / 1000 - passed, 0), self._pump)
+
+    def _cancel_pump(self) -> None:
+        for handle in (self._pump_soon, self._pump_timer):
+            if handle is not None:
+                handle.cancel()
+        self._pump_soon = self._pump_timer = None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
