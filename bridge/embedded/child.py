@@ -33,6 +33,7 @@ class ChildProcess:
         """`log` gets the command's output, appended. `keep_open` are descriptors the watchdog holds until its end."""
         self.pid: int | None = None
         self.exit_code: int | None = None
+        self._started: int | None = None  # stays when the command has ended at once
         self._received = b""
         self._lost = False  # the watchdog is gone, and the command with it
         arguments = [str(os.getpid()), "-" if remove is None else str(remove), str(log), *command]
@@ -49,14 +50,13 @@ class ChildProcess:
 
     def start(self) -> int:
         """Starts the command; returns its process id. Raises EmbeddedError when it cannot be run."""
-        self.exit_code = None
-        self._order(b"s")
+        self._order_start()
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not self._lost and not self._listen(0.1) and time.monotonic() < deadline:
             pass
-        if self.pid is None:
+        if self._started is None:
             raise EmbeddedError("the child process could not be started")
-        return self.pid
+        return self._started
 
     def running(self) -> bool:
         """Whether the command runs, as far as its watchdog has noticed (it looks five times a second)."""
@@ -98,6 +98,10 @@ class ChildProcess:
             self._watchdog.stdout.close()
         self.pid = None
 
+    def _order_start(self) -> None:
+        self.exit_code = self._started = None
+        self._order(b"s")
+
     def _order(self, order: bytes) -> None:
         assert self._watchdog.stdin is not None
         try:
@@ -118,7 +122,7 @@ class ChildProcess:
         for line in lines:
             word, number = line.split()
             if word == b"pid":
-                self.pid = int(number)
+                self.pid = self._started = int(number)
             else:
                 self.pid, self.exit_code = None, int(number)
         return True
