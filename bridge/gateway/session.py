@@ -18,7 +18,7 @@ from bridge.gateway.lookups import Lookups, lookup_answer
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.upstream import Upstream, open_upstream
 from bridge.protocol.errors import ProtocolError
-from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
+from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -120,9 +120,9 @@ class ClientSession(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Relay or handle every frame; a broken one ends the session."""
         try:
-            frames = self._decoder.feed(data)
-            if frames:
-                self._on_client_frames(frames)
+            frames = self._decoder.feed(data, _RELAYED_FROM_CLIENT if self._relaying else NOTHING)
+            for frame in frames:
+                self._on_client_frame(frame)
         except (ProtocolError, ValueError) as error:
             self.end(str(error), error=True)
 
@@ -159,18 +159,13 @@ class ClientSession(asyncio.Protocol):
 
     # -- client frames
 
-    def _on_client_frames(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            if self._only is not None and frame.type == BaseCommand.SEND and self._connected:
-                self._only.write(frame.data)
-            else:
-                self._on_client_frame(frame)
-
     def _on_client_frame(self, frame: Frame) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         handler = _CLIENT_HANDLERS.get(frame.type)
-        if not self._connected:
+        if frame.type == RUN:
+            self._relay_to(self._only, frame)
+        elif not self._connected:
             self._before_connected(frame)
         elif handler is not None:
             handler(self, frame)
@@ -312,6 +307,11 @@ class ClientSession(asyncio.Protocol):
 
     # -- server frames (UpstreamOwner)
 
+    @property
+    def relayed_from_broker(self) -> frozenset[int]:
+        """Types of a broker's frames that go to the client unseen."""
+        return RELAYED_FROM_BROKER
+
     def on_server_frames(self, upstream: Upstream, frames: list[Frame]) -> None:
         """Relay to the client what is not for the gateway itself, in one write."""
         out: list[bytes | memoryview] = []
@@ -450,6 +450,11 @@ class ClientSession(asyncio.Protocol):
         done = [task for task in self._upstreams.values() if task.done() and not task.cancelled()]
         return [task.result() for task in done if task.exception() is None]
 
+    @property
+    def _relaying(self) -> bool:
+        """Whether frames that concern the broker alone need no look at all: there is but one."""
+        return self._connected and self._only is not None
+
     def _relay_to(self, upstream: Upstream | None, frame: Frame) -> None:
         assert upstream is not None
         upstream.write(frame.data)
@@ -552,6 +557,8 @@ _CLIENT_HANDLERS: dict[int, Callable[[ClientSession, Frame], None]] = {
     BaseCommand.CLOSE_CONSUMER: ClientSession._on_close_consumer,
 }
 
+_RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})
+
 _SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], bytes | memoryview | None]] = {
     BaseCommand.CONNECTED: ClientSession._on_connected,
     BaseCommand.AUTH_CHALLENGE: ClientSession._on_auth_challenge,
@@ -562,3 +569,5 @@ _SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], bytes | m
     BaseCommand.CLOSE_PRODUCER: ClientSession._on_server_close,
     BaseCommand.CLOSE_CONSUMER: ClientSession._on_server_close,
 }
+
+RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset(_SERVER_HANDLERS)

@@ -16,6 +16,10 @@ log = structlog.get_logger(__name__)
 class UpstreamOwner(Protocol):
     """What a session does with what its upstream connections tell."""
 
+    @property
+    def relayed_from_broker(self) -> frozenset[int]:
+        """Types of frames that may come as runs."""
+
     def on_server_frames(self, upstream: "Upstream", frames: list[Frame]) -> None:
         """Frames of one network read, in order. May raise ProtocolError."""
 
@@ -47,7 +51,7 @@ class Upstream(asyncio.Protocol):
         """Hand the frames to the session; a broken one ends the connection."""
         self.heard = asyncio.get_running_loop().time()
         try:
-            frames = self.decoder.feed(data)
+            frames = self.decoder.feed(data, self._owner.relayed_from_broker)
             if frames:
                 self._owner.on_server_frames(self, frames)
         except ProtocolError as error:

@@ -27,11 +27,18 @@ BROKER_ENTRY_METADATA_MAGIC = b"\x0e\x02"
 _SIZE = Struct(">I")
 _SIZES = Struct(">II")
 _unpack_size = _SIZE.unpack_from
+_unpack_sizes = _SIZES.unpack_from
 _TYPE_TAG = 0x08  # field 1, varint: every client writes the command's type first
 
 
+RUN = 0
+"""The type of several frames in a row that nobody looks into; no command has it."""
+
+NOTHING: frozenset[int] = frozenset()
+
+
 class Frame(NamedTuple):
-    """One whole frame: its command type and its bytes, sizes included."""
+    """One whole frame: its command type and its bytes, sizes included. Of type RUN: several whole frames."""
 
     type: int
     data: memoryview
@@ -71,8 +78,12 @@ class FrameDecoder:
         """Bytes of the incomplete frame held."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes. Raises FrameTooLarge or MalformedFrame."""
+    def feed(self, data: bytes, relayed: frozenset[int] = NOTHING) -> list[Frame]:
+        """Return the frames that `data` completes, in order. Raises FrameTooLarge or MalformedFrame.
+
+        Neighbours whose types are in `relayed` come as one Frame of type RUN, so that passing on
+        many small frames costs one write.
+        """
         rest = self._rest
         if rest:
             if not self._completes(data):
@@ -83,15 +94,30 @@ class FrameDecoder:
             rest.clear()
         view = memoryview(data)
         length = len(data)
-        position = 0
+        position = run_start = 0
         frames: list[Frame] = []
-        while length - position >= 4:
-            end = position + 4 + self._checked_size(_unpack_size(data, position)[0])
+        while length - position >= 8:
+            size, command_size = _unpack_sizes(data, position)
+            if not 6 <= size <= self.max_frame_size:
+                self._checked_size(size)
+            end = position + 4 + size
             if end > length:
                 break
-            frames.append(Frame(_command_type(view, position, end), view[position:end]))
+            if data[position + 8] == _TYPE_TAG and data[position + 9] < 0x80 and 2 <= command_size <= size - 4:
+                kind = data[position + 9]
+            else:
+                kind = _command_type(data, position, end)
+            if kind not in relayed:
+                if run_start < position:
+                    frames.append(Frame(RUN, view[run_start:position]))
+                frames.append(Frame(kind, view[position:end]))
+                run_start = end
             position = end
+        if run_start < position:
+            frames.append(Frame(RUN, view[run_start:position]))
         if position < length:
+            if length - position >= 4:
+                self._checked_size(_unpack_size(data, position)[0])
             rest += view[position:]
         return frames
 
@@ -105,20 +131,19 @@ class FrameDecoder:
     def _checked_size(self, size: int) -> int:
         if size > self.max_frame_size:
             raise FrameTooLarge(f"frame of {size} bytes, the limit is {self.max_frame_size}")
-        if size < 4:
+        if size < 6:
             raise MalformedFrame(f"frame of {size} bytes, too short for a command")
         return size
 
 
-def _command_type(view: memoryview, start: int, end: int) -> int:
-    (size,) = _unpack_size(view, start + 4)
+def _command_type(data: bytes, start: int, end: int) -> int:
+    """The type where it is not written first, or the frame's fault."""
+    (size,) = _unpack_size(data, start + 4)
     first = start + 8
     if size < 2 or first + size > end:
         raise MalformedFrame(f"command of {size} bytes in a frame of {end - start - 4}")
-    if view[first] == _TYPE_TAG and view[first + 1] < 0x80:
-        return view[first + 1]
     try:
-        return int(BaseCommand.FromString(bytes(view[first : first + size])).type)
+        return int(BaseCommand.FromString(data[first : first + size]).type)
     except DecodeError as error:
         raise MalformedFrame("unreadable command") from error
 
