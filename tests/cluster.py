@@ -10,7 +10,7 @@ from typing import NamedTuple
 import psutil
 from filelock import FileLock
 
-from bridge.embedded import EmbeddedPulsar
+from bridge.embedded import EmbeddedError, EmbeddedPulsar
 from bridge.embedded.ports import free_ports
 from tests.helpers import wait_until
 
@@ -49,12 +49,16 @@ def start_embedded() -> Started:
 
 def start_docker() -> Started:
     """The official image. Inside and outside ports are the same, or lookups would lead clients nowhere."""
+    from docker.errors import DockerException  # type: ignore[import-untyped]
     from testcontainers.core.container import DockerContainer
 
     broker, web = free_ports(2)
+    try:
+        container = DockerContainer(IMAGE)
+    except DockerException as error:
+        raise EmbeddedError(f"{DOCKER_VARIABLE} is set, but no Docker engine answers: {error}") from error
     container = (
-        DockerContainer(IMAGE)
-        .with_env("PULSAR_PREFIX_brokerServicePort", str(broker))
+        container.with_env("PULSAR_PREFIX_brokerServicePort", str(broker))
         .with_env("PULSAR_PREFIX_webServicePort", str(web))
         .with_env("PULSAR_STANDALONE_USE_ZOOKEEPER", "0")
         .with_bind_ports(broker, broker)

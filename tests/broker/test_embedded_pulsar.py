@@ -15,6 +15,7 @@ import pulsar as pulsar_client
 import pytest
 
 from bridge.embedded import EmbeddedError, EmbeddedPulsar, PortInUseError, StartError, ensure_distribution
+from bridge.embedded.ports import free_ports
 from tests.cluster import PulsarCluster, healthy
 from tests.conftest import PulsarFactory
 from tests.helpers import wait_until
@@ -131,6 +132,19 @@ def test_taken_port_is_named() -> None:
         port = server.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"port {port} is in use"):
             EmbeddedPulsar(web_port=port).start()
+
+
+@pytest.mark.parametrize("lost", [0, 2], ids=["broker", "bookie"])
+def test_port_lost_to_another_process_is_replaced(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as faster:
+        taken = free_ports(3)
+        taken[lost] = faster.getsockname()[1]
+        choices = iter([taken, free_ports(3)])
+        monkeypatch.setattr("bridge.embedded.pulsar.free_ports", lambda _count: next(choices))
+        monkeypatch.setattr("bridge.embedded.pulsar.is_free", lambda _port: True)
+        with EmbeddedPulsar() as broker:
+            assert broker.pid is not None
+        assert next(choices, None) is None
 
 
 def test_nothing_is_left_when_the_owner_is_killed() -> None:

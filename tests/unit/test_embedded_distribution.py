@@ -4,12 +4,16 @@ import hashlib
 import io
 import shutil
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridge.embedded import DistributionError, ensure_distribution
 from bridge.embedded.distribution import is_complete, unpack
+from bridge.embedded.ivy import download
+from bridge.embedded.java import Java
 
 ROOT = "apache-pulsar-4.0.8"
 FILES = {"bin/pulsar": b"#!/bin/sh\n", "conf/standalone.conf": b"a=1\n", "lib/a.jar": b"a" * 50_000, "lib/b.jar": b"b"}
@@ -57,6 +61,21 @@ def test_fetched_once_then_taken_from_the_cache(tmp_path: Path, repository: Path
     shutil.rmtree(repository)
     assert ensure_distribution(cache, progress=False) == home
     assert {path.name for path in cache.iterdir()} <= {ROOT, "fetch.lock"}  # no archive, no Ivy files
+
+
+def test_asked_for_at_once_it_is_fetched_once(tmp_path: Path, repository: Path) -> None:
+    publish(repository)
+    fetches: list[Path] = []
+
+    def counting(java: Java, work_dir: Path, **arguments: Any) -> Path:
+        fetches.append(work_dir)
+        return download(java, work_dir, **arguments)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as pool:
+        patch.setattr("bridge.embedded.distribution.download", counting)
+        homes = set(pool.map(lambda _: ensure_distribution(tmp_path, progress=False), range(3)))
+    assert homes == {tmp_path / ROOT}
+    assert len(fetches) == 1
 
 
 def test_damaged_distribution_is_fetched_again(tmp_path: Path, repository: Path) -> None:
