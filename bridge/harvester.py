@@ -11,7 +11,7 @@ from bridge.broker.connection import BrokerConnection
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.protocol.entries import StoredEntry
 from bridge.tail_buffer import TailBuffer
-from tracker import NewEntry, Position, TopicIndex
+from tracker import NewEntry, Position, StoreError, TopicIndex
 
 
 class Harvester:
@@ -34,6 +34,7 @@ class Harvester:
         self._on_harvested = on_harvested
         self._on_closed = on_closed
         self._reader: EntryReader | None = None
+        self._owed = 0  # permits used up and not given again yet
         self.entries_read = 0
         self.position = index.harvested_position
 
@@ -49,11 +50,20 @@ class Harvester:
             self._reader.close()
 
     def _on_entries(self, entries: list[StoredEntry]) -> None:
-        for start in range(0, len(entries), limits.HARVEST_SLICE):
-            self._store(entries[start : start + limits.HARVEST_SLICE])
-        # Granted only when stored: a disk that fails or lags holds the broker back, not memory.
         assert self._reader is not None
-        self._reader.grant(sum(entry.message_count for entry in entries))
+        try:
+            for start in range(0, len(entries), limits.HARVEST_SLICE):
+                self._store(entries[start : start + limits.HARVEST_SLICE])
+        except StoreError as error:
+            # What was not stored will be read again: the harvested position has not moved past it.
+            self._reader.close()
+            self._on_closed(f"cannot store: {error}")
+            return
+        # Granted only when stored: a disk that fails or lags holds the broker back, not memory.
+        self._owed += sum([entry.message_count for entry in entries])
+        if self._owed >= limits.HARVEST_PERMITS // 4:
+            self._reader.grant(self._owed)
+            self._owed = 0
         self._on_harvested()
 
     def _store(self, entries: list[StoredEntry]) -> None:

@@ -56,6 +56,8 @@ SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
 BROKER_CHECK_S: Final = 1.0
+MAINTENANCE_INTERVAL_S: Final = 30.0
+"""How often the cursors are read from the broker while all goes well; costly for it with many holes."""
 STANDBY_CHECK_S: Final = 0.5
 """How often a bridge that is not the owner looks who is."""
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -9,6 +9,7 @@ from bridge import limits
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.protocol.topic_name import TopicName
+from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import Surroundings, TrackedTopic
 from tracker import Store, StoreError
 
@@ -105,38 +106,45 @@ class Topics:
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """The consumer is gone."""
-        self._topic(consumer.topic).detach(consumer)
+        topic = self._topics.get(consumer.topic)
+        if topic is not None:
+            topic.detach(consumer)
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits."""
-        subscription = self._topic(consumer.topic).subscriptions.get(consumer.subscription)
+        subscription = self._subscription(consumer)
         if subscription is not None:
             subscription.flow(consumer, permits)
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """An ack was relayed."""
-        subscription = self._topic(consumer.topic).subscriptions.get(consumer.subscription)
+        subscription = self._subscription(consumer)
         if subscription is not None:
             subscription.acked(ack)
 
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """Deliver again."""
-        subscription = self._topic(consumer.topic).subscriptions.get(consumer.subscription)
+        subscription = self._subscription(consumer)
         if subscription is not None:
             subscription.redeliver(consumer, positions)
 
     def seeking(self, consumer: TrackedConsumer) -> None:
         """A seek is on its way."""
-        self._topic(consumer.topic).seeking(consumer.subscription)
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.suspend()
 
     def sought(self, topic: str, subscription: str) -> None:
         """A seek was answered."""
-        if not self._closing:
-            self._topic(topic).sought(subscription)
+        known = self._topics.get(topic)
+        if known is not None and not self._closing:
+            known.sought(subscription)
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The subscription is deleted."""
-        self._topic(topic).unsubscribed(subscription)
+        known = self._topics.get(topic)
+        if known is not None:
+            known.unsubscribed(subscription)
 
     async def owner_url(self, topic: str) -> str:
         """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
@@ -144,6 +152,10 @@ class Topics:
         if known is not None and known.owner is not None:
             return known.owner
         return self._around.advertised_url
+
+    def _subscription(self, consumer: TrackedConsumer) -> TrackedSubscription | None:
+        topic = self._topics.get(consumer.topic)
+        return None if topic is None else topic.subscriptions.get(consumer.subscription)
 
     def _topic(self, name: str) -> TrackedTopic:
         topic = self._topics.get(name)
@@ -161,7 +173,8 @@ class Topics:
             return
         del self._tasks[name]
         topic = self._topics.pop(name)
-        if topic.deleted:
-            log.info("topic is deleted", topic=name)
+        topic.send_consumers_away()
+        if topic.unneeded:
+            log.info("topic is not tracked any more", topic=name)
             with contextlib.suppress(StoreError):
                 self._around.store.drop_topic(name)

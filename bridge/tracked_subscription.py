@@ -44,6 +44,7 @@ class TrackedSubscription:
         self._refetching: dict[PositionKey, Redelivery] = {}
         self._refetch_task: asyncio.Task[None] | None = None
         self._last_now_ms = 0
+        self._unplaced_acks: set[PositionKey] = set()  # acks that came while there was no view to note them in
 
     # -- life cycle
 
@@ -76,6 +77,9 @@ class TrackedSubscription:
             view.covered = False
         else:
             view.merge(cursor.mark_delete_position, ranges)
+        for position in self._unplaced_acks:
+            view.ack(*position)
+        self._unplaced_acks.clear()
         self.view = view
         view.active = self.has_consumers
         if self.feed is None or moved:
@@ -154,6 +158,8 @@ class TrackedSubscription:
                 self.stats.acked += 1
             if view is not None:
                 view.ack(ledger, entry)
+            elif len(self._unplaced_acks) < limits.MAX_UNACKED_PER_SUBSCRIPTION:
+                self._unplaced_acks.add((ledger, entry))
         if blocked:
             self._wake()
 

@@ -61,7 +61,8 @@ class TrackedTopic:
         self.topic = topic
         self.role = "opening"
         self.owner: str | None = None
-        self.deleted = False
+        self.unneeded = False
+        """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
         self.subscriptions: dict[str, TrackedSubscription] = {}
@@ -92,7 +93,7 @@ class TrackedTopic:
             except (BrokerError, AdminError, StoreError) as error:
                 log.warning("topic is not served", topic=self.topic, reason=str(error))
                 if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
-                    self.deleted = True
+                    self.unneeded = True
                     return
             finally:
                 await self._step_down()
@@ -140,7 +141,7 @@ class TrackedTopic:
             while not (await asyncio.wait({election}, timeout=limits.STANDBY_CHECK_S))[0]:
                 self.owner = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
                 if self.owner not in (None, around.advertised_url):
-                    self._send_consumers_away()
+                    self.send_consumers_away()
             await election
         finally:
             election.cancel()
@@ -150,10 +151,14 @@ class TrackedTopic:
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
         ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
+        maintained = self._loop.time()
         try:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 self._checkpoint()
+                if self._loop.time() - maintained > limits.MAINTENANCE_INTERVAL_S:
+                    maintained = self._loop.time()
+                    await self._maintain()
         finally:
             closing.cancel()
         if ownership.lost.done():
@@ -195,7 +200,7 @@ class TrackedTopic:
         self._cancel_pump()
         ownership, self._ownership = self._ownership, None
         if ownership is not None:
-            await ownership.resign()
+            await ownership.resign(unsubscribe=self.unneeded)
 
     def _stop_subscriptions(self) -> None:
         if self.index is not None:
@@ -208,7 +213,8 @@ class TrackedTopic:
         if self._ownership is not None:
             self._ownership.on_closed(f"harvester: {reason}")
 
-    def _send_consumers_away(self) -> None:
+    def send_consumers_away(self) -> None:
+        """Close every consumer; the clients look up anew."""
         for subscription in self.subscriptions.values():
             for state in list(subscription.dispatcher.consumers):
                 state.consumer.close()
@@ -233,12 +239,6 @@ class TrackedTopic:
         if subscription is not None:
             subscription.remove_consumer(consumer)
 
-    def seeking(self, name: str) -> None:
-        """A seek is on its way."""
-        subscription = self.subscriptions.get(name)
-        if subscription is not None:
-            subscription.suspend()
-
     def sought(self, name: str) -> None:
         """A seek was answered: the cursor stands anew."""
         subscription = self.subscriptions.get(name)
@@ -254,6 +254,9 @@ class TrackedTopic:
         if self.index is not None:
             self.index.remove_view(name)
             self._around.mark_dirty(self)
+            if not self.index.views() and not self.has_consumers:
+                self.unneeded = True
+                self.close()
 
     def _load(self, subscription: TrackedSubscription) -> None:
         """Read the subscription's cursor from the broker, then start it."""
@@ -372,7 +375,6 @@ class TrackedTopic:
         if index is None or ownership is None or self.role != "owner":
             return
         index.persist_views()
-        index.drop_consumed(self._around.now_ms())
         self._around.mark_dirty(self)
         views = index.views()
         if self._synced_position is None or not all(view.covered for view in views.values()):
@@ -384,6 +386,24 @@ class TrackedTopic:
             with contextlib.suppress(BrokerError):
                 ownership.keep(*keep)
                 self._kept = keep
+
+    async def _maintain(self) -> None:
+        """Catch up with what happened to the cursors past the bridge, and give back what nobody needs."""
+        index = self.index
+        try:
+            state = await self._around.admin.internal_stats(self.topic)
+        except AdminError as error:
+            log.warning("cannot read cursors", topic=self.topic, reason=str(error))
+            return
+        if index is None or self.role != "owner":
+            return
+        for name in list(index.views()):
+            if name not in state.cursors:
+                log.info("subscription is gone", topic=self.topic, subscription=name)
+                self.unsubscribed(name)
+            elif name in self.subscriptions:
+                self.subscriptions[name].advance(state.cursors[name].mark_delete_position)
+        index.drop_consumed(self._around.now_ms())
 
     # -- the pump
 
