@@ -25,10 +25,10 @@ def test_everything_is_written_below_the_folder(tmp_path: Path) -> None:
     assert {"brokerServicePort=1", "webServicePort=9", "maxConsumersPerTopic=7"} <= set(written)
     folders = [part for part in instance.command(ports) if part.startswith("/")][1:]
     assert all(Path(folder).is_relative_to(tmp_path / "data") for folder in folders)
-    base = {"PULSAR_LOG_DIR": "/elsewhere", "PULSAR_CLASSPATH": "/x", "OPTS": "-Dx", "HOME": "/root", "PATH": "/bin"}
+    base = {"PULSAR_LOG_DIR": "/elsewhere", "PULSAR_CLASSPATH": "/x", "OPTS": "-Dx", "HOME": "/home/me", "PATH": "/bin"}
     env = instance.environment(Java(None, Path("/opt/java/bin/java"), 17), base, "-Xmx1m")
     assert env["PULSAR_LOG_DIR"] == str(tmp_path / "data" / "logs")
-    assert (env["HOME"], env["PATH"], env["PULSAR_MEM"]) == ("/root", "/opt/java/bin:/bin", "-Xmx1m")
+    assert (env["HOME"], env["PATH"], env["PULSAR_MEM"]) == ("/home/me", "/opt/java/bin:/bin", "-Xmx1m")
     assert not {"PULSAR_CLASSPATH", "OPTS"} & set(env)
 
 
