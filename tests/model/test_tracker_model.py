@@ -1,0 +1,353 @@
+"""The topic index against a plain dictionary, through adds, acks, seeks, drops, clock steps and crashes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tracker import DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
+from tracker import store as store_module
+from tracker.position import EARLIEST
+
+TOPIC = "persistent://public/default/model"
+WIDTH_MS = 100
+START = Position(3, 9)
+LEDGER_ENTRIES = 10
+YEAR_2038_MS = 2**31 * 1000
+MAX_MS = 2**63 - 1
+
+times = st.one_of(st.integers(-5, 1_000), st.sampled_from([0, -1, YEAR_2038_MS - 1, YEAR_2038_MS, MAX_MS, 2**64]))
+clocks = st.one_of(st.integers(-5, 1_200), st.sampled_from([YEAR_2038_MS, MAX_MS]))
+names = st.sampled_from(["a", "b", "c"])
+picks = st.integers(0, 10_000)
+
+
+def quiet_family_options(cache: Any) -> Any:
+    """Return options without compaction, so that an open database's files stand still while they are copied."""
+    options = family_options(cache)
+    options.set_disable_auto_compactions(True)
+    return options
+
+
+family_options = store_module._family_options
+
+
+class ViewModel:
+    """What a view must know."""
+
+    def __init__(self) -> None:
+        self.mark_delete = EARLIEST
+        self.acked: set[Position] = set()
+        self.outstanding: set[Position] = set()
+
+    def is_acked(self, position: Position) -> bool:
+        return position <= self.mark_delete or position in self.acked
+
+    def snapshot(self) -> ViewModel:
+        copy = ViewModel()
+        copy.mark_delete, copy.acked = self.mark_delete, set(self.acked)
+        return copy
+
+
+class TopicIndexMachine(RuleBasedStateMachine):
+    """Each rule does the same to the index and to the model; the invariants compare them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        store_module._family_options = quiet_family_options
+        self.generation = 0
+        self.store = Store.open(self.root / "0")
+        self.index: TopicIndex
+        self.stored: dict[Position, int] = {}
+        self.history: dict[Position, int] = {}
+        self.views: dict[str, ViewModel] = {}
+        self.persisted: dict[str, ViewModel] = {}
+        self.harvested = START
+        self.late_max = limits.LATE_KEYS_MAX
+
+    @initialize(
+        budget=st.sampled_from([0, 1_000, 2_500, 6_000, 10**6]),
+        late_max=st.sampled_from([2, 100_000]),
+        horizon=st.sampled_from([0, 50, 200, 10**5]),
+        history=st.lists(times, min_size=20, max_size=20),
+    )
+    def start(self, budget: int, late_max: int, horizon: int, history: list[int]) -> None:
+        limits.LATE_KEYS_MAX = late_max
+        self.budget, self.horizon = budget, horizon
+        self.open_index()
+        self.index.start_at(START)
+        self.history = {self.position_at(n): time for n, time in enumerate(history)}
+        for name in ("a", "b"):
+            self.create_view(name)
+
+    def teardown(self) -> None:
+        limits.LATE_KEYS_MAX = self.late_max
+        store_module._family_options = family_options
+        self.store.close()
+        shutil.rmtree(self.root)
+
+    def open_index(self) -> None:
+        self.index = TopicIndex(
+            self.store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=self.budget, horizon_ms=self.horizon
+        )
+
+    @staticmethod
+    def position_at(number: int) -> Position:
+        return Position(1 + number // LEDGER_ENTRIES, number % LEDGER_ENTRIES)
+
+    @staticmethod
+    def stored_time(time: int) -> int:
+        return max(0, min(time, MAX_MS))
+
+    def entry(self, position: Position, time: int) -> NewEntry:
+        return NewEntry(time, position.ledger, position.entry, 1 + position.entry % 3, str(position).encode() * 5)
+
+    def remember(self, position: Position, time: int) -> None:
+        self.stored[position] = self.stored_time(time)
+
+    def pending(self, name: str) -> dict[Position, int]:
+        model = self.views[name]
+        return {
+            position: time
+            for position, time in self.stored.items()
+            if not model.is_acked(position) and position not in model.outstanding
+        }
+
+    def view(self, name: str) -> SubscriptionView:
+        return self.index.view(name)
+
+    # --- filling
+
+    @rule(new=st.lists(times, max_size=8), repeat=st.booleans(), skip=st.integers(0, 2))
+    def add(self, new: list[int], repeat: bool, skip: int) -> None:
+        number = (self.harvested.ledger - 1) * LEDGER_ENTRIES + self.harvested.entry + 1 + skip
+        entries = []
+        if repeat and self.harvested in self.stored:
+            entries.append(self.entry(self.harvested, self.stored[self.harvested]))
+        for time in new:
+            entries.append(self.entry(self.position_at(number), time))
+            self.remember(self.position_at(number), time)
+            number += 1
+        self.harvested = max(self.harvested, self.position_at(number - 1))
+        self.index.add(entries, self.harvested, 0)
+
+    @rule(numbers=st.lists(st.integers(0, 19), max_size=8))
+    def backfill(self, numbers: list[int]) -> None:
+        positions = [self.position_at(number) for number in numbers]
+        new = {position for position in positions if position not in self.stored}
+        count = self.index.backfill([self.entry(at, self.history[at]) for at in positions], 0)
+        assert count == len(new)
+        for position in new:
+            self.remember(position, self.history[position])
+
+    @rule()
+    def lower_floor(self) -> None:
+        assert self.index.lower_floor(EARLIEST) == self.index.floor
+
+    # --- reading
+
+    @rule(name=names, now=clocks, limit=st.integers(1, 6))
+    def due(self, name: str, now: int, limit: int) -> None:
+        if name in self.views:
+            self.take(name, now, limit)
+
+    @rule(name=names, now=clocks, limit=st.integers(1, 6))
+    def drain(self, name: str, now: int, limit: int) -> None:
+        if name not in self.views:
+            return
+        for _ in range(1_000):
+            if not self.take(name, now, limit):
+                time = self.index.next_due_ms(self.view(name))
+                if time is None or time > now:
+                    break
+        else:
+            raise AssertionError("the view never runs dry")
+        assert not [time for time in self.pending(name).values() if time <= now]
+
+    def take(self, name: str, now: int, limit: int) -> list[DueEntry]:
+        expected = self.pending(name)
+        found = self.index.due(self.view(name), now, limit)
+        assert len(found) <= limit
+        keys = [due.key for due in found]
+        assert len(set(keys)) == len(keys)
+        assert sum(after < before for before, after in pairwise(keys)) <= 1, "late, then in order"
+        for due in found:
+            position = Position(due.ledger, due.entry)
+            assert due.deliver_at_ms == expected[position] <= now
+            assert due[4:] == self.entry(position, 0)[3:]
+            assert self.index.get(due.key) == due
+            self.views[name].outstanding.add(position)
+        return found
+
+    @rule(now=clocks, limit=st.integers(1, 5))
+    def prefetch(self, now: int, limit: int) -> None:
+        self.index.prefetch(now, limit)
+
+    @rule(now=clocks)
+    def prefetch_all(self, now: int) -> None:
+        for _ in range(1_000):
+            if not self.index.prefetch(now, 3):
+                return
+        raise AssertionError("prefetch never ends")
+
+    # --- acks
+
+    @rule(name=names, pick=picks, only_outstanding=st.booleans())
+    def ack(self, name: str, pick: int, only_outstanding: bool) -> None:
+        model = self.views.get(name)
+        known = sorted(model.outstanding if only_outstanding else self.stored) if model else []
+        if model and known:
+            self.ack_position(name, known[pick % len(known)])
+
+    @rule(name=names, ledger=st.integers(0, 12), entry=st.integers(0, LEDGER_ENTRIES - 1))
+    def ack_anything(self, name: str, ledger: int, entry: int) -> None:
+        if name in self.views:
+            self.ack_position(name, Position(ledger, entry))
+
+    def ack_position(self, name: str, position: Position) -> None:
+        model = self.views[name]
+        key = self.view(name).ack(*position)
+        assert (key is not None) == (position in model.outstanding)
+        model.acked.add(position)
+        model.outstanding.discard(position)
+
+    @rule(name=names)
+    def ack_all_outstanding(self, name: str) -> None:
+        if name in self.views:
+            for position in sorted(self.views[name].outstanding):
+                self.ack_position(name, position)
+
+    @rule(name=names, number=st.integers(-1, 60))
+    def advance(self, name: str, number: int) -> None:
+        if name in self.views:
+            position = self.position_at(number)
+            self.view(name).advance(position)
+            model = self.views[name]
+            model.mark_delete = max(model.mark_delete, position)
+            model.outstanding = {at for at in model.outstanding if at > model.mark_delete}
+
+    @rule(name=names, number=st.integers(-1, 40), run=st.integers(0, 5))
+    def seek(self, name: str, number: int, run: int) -> None:
+        if name in self.views:
+            mark, lower = self.position_at(number), self.position_at(number + 2)
+            upper = Position(lower.ledger, lower.entry + run)
+            self.view(name).reset(mark, [(lower, upper)])
+            model = self.views[name] = ViewModel()
+            model.mark_delete = mark
+            model.acked = {Position(lower.ledger, entry) for entry in range(lower.entry + 1, upper.entry + 1)}
+
+    @rule(name=names)
+    def release_all(self, name: str) -> None:
+        if name in self.views:
+            self.view(name).release_all()
+            self.views[name].outstanding.clear()
+
+    # --- views
+
+    @rule(name=names, active=st.booleans())
+    def activate(self, name: str, active: bool) -> None:
+        if name in self.views:
+            self.view(name).active = active
+
+    @rule(name=names)
+    def create_view(self, name: str) -> None:
+        if name not in self.views:
+            self.view(name)
+            self.views[name] = ViewModel()
+            self.persisted[name] = ViewModel()
+
+    @precondition(lambda self: len(self.views) > 1)
+    @rule(name=names)
+    def remove_view(self, name: str) -> None:
+        self.index.remove_view(name)
+        self.views.pop(name, None)
+        self.persisted.pop(name, None)
+
+    @rule()
+    def persist_views(self) -> None:
+        self.index.persist_views()
+        self.persisted = {name: model.snapshot() for name, model in self.views.items()}
+
+    # --- dropping and crashing
+
+    @rule(now=clocks)
+    def drop_consumed(self, now: int) -> None:
+        before = {partition.start_ms: partition for partition in self.index.partitions()}
+        count = self.index.drop_consumed(now)
+        left = {partition.start_ms for partition in self.index.partitions()}
+        gone = set(before) - left
+        assert len(gone) == count
+        for position, time in list(self.stored.items()):
+            start = time // WIDTH_MS * WIDTH_MS
+            if start in gone:
+                assert before[start].end_ms <= now
+                assert all(model.is_acked(position) for model in self.views.values())
+                assert self.index.floor is not None
+                assert position <= self.index.floor
+                del self.stored[position]
+
+    @rule(now=clocks)
+    def finish(self, now: int) -> None:
+        for name in self.views:
+            self.drain(name, now, 5)
+            self.ack_all_outstanding(name)
+        self.drop_consumed(now)
+        assert not [time for time in self.stored.values() if time // WIDTH_MS * WIDTH_MS + WIDTH_MS <= now]
+
+    @rule()
+    def crash(self) -> None:
+        # A copy of an open database is what a killed process leaves behind.
+        old, self.generation = self.store, self.generation + 1
+        path = self.root / str(self.generation)
+        shutil.copytree(old.path, path)
+        old.close()
+        shutil.rmtree(old.path)
+        self.store = Store.open(path)
+        self.open_index()
+        assert set(self.index.views()) == set(self.views)
+        self.views = {name: model.snapshot() for name, model in self.persisted.items()}
+
+    @invariant()
+    def agrees_with_disk(self) -> None:
+        if self.views:
+            self.index.check()
+            assert self.index.harvested_position == self.harvested
+            assert self.index.entries == len(self.stored)
+            for partition in self.index.partitions():
+                times = [t for t in self.stored.values() if partition.start_ms <= t < partition.end_ms]
+                assert partition.entries == len(times)
+
+    @invariant()
+    def next_due_is_a_lower_bound(self) -> None:
+        for name in self.views:
+            pending = self.pending(name)
+            if pending:
+                time = self.index.next_due_ms(self.view(name))
+                assert time is not None
+                assert time <= min(pending.values())
+
+    @invariant()
+    def acks_and_outstanding_agree(self) -> None:
+        for name, model in self.views.items():
+            view = self.view(name)
+            assert set(view.outstanding) == model.outstanding
+            single = {position for position in model.acked if position > model.mark_delete}
+            assert len(view.acks) == len(single)
+            assert all(view.acks.contains(*position) for position in single)
+
+
+TestTopicIndex = TopicIndexMachine.TestCase
+TestTopicIndex.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)

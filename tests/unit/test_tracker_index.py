@@ -1,0 +1,387 @@
+"""One topic's index: order, lateness, memory, dropping, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tracker import EARLIEST, DueEntry, NewEntry, Position, Store, StoreError, SubscriptionView, TopicIndex, limits
+from tracker.keys import FIRST_KEY
+
+TOPIC = "persistent://public/default/t"
+WIDTH_MS = 100
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def index(store: Store) -> TopicIndex:
+    fresh = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+    fresh.start_at(Position(1, 9))
+    return fresh
+
+
+def entry(number: int, time: int, ledger: int = 2) -> NewEntry:
+    return NewEntry(time, ledger, number, 1, b"raw-%d" % number)
+
+
+def add(index: TopicIndex, *times: int) -> None:
+    """Add entries after the harvested position, numbered on in ledger 2."""
+    harvested = index.harvested_position or EARLIEST
+    first = harvested.entry + 1 if harvested.ledger == 2 else 0
+    entries = [entry(first + at, time) for at, time in enumerate(times)]
+    index.add(entries, Position(2, first + len(times) - 1), 0)
+
+
+def numbers(found: list[DueEntry]) -> list[int]:
+    return [due.entry for due in found]
+
+
+def active_view(index: TopicIndex, name: str = "s") -> SubscriptionView:
+    view = index.view(name)
+    view.active = True
+    return view
+
+
+def load_window(index: TopicIndex, now_ms: int) -> None:
+    while index.prefetch(now_ms, 10):
+        pass
+
+
+def test_entries_come_in_due_order_and_never_early(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 30, 10, 20, 20)
+    assert index.next_due_ms(view) == 10
+    assert index.due(view, 9, 10) == []
+    assert numbers(index.due(view, 20, 2)) == [1, 2]
+    assert numbers(index.due(view, 20, 10)) == [3]
+    assert index.due(view, 29, 10) == []
+    assert numbers(index.due(view, 30, 10)) == [0]
+    assert index.next_due_ms(view) is None
+    index.check()
+
+
+def test_edge_times_are_kept(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 2**63 - 1, -5, 0, 2**31 * 1000)
+    assert index.due(view, -1, 10) == []
+    assert [due.deliver_at_ms for due in index.due(view, 2**31 * 1000 - 1, 10)] == [0, 0]
+    assert numbers(index.due(view, 2**63 - 2, 10)) == [3]
+    assert numbers(index.due(view, 2**63 - 1, 10)) == [0]
+    index.check()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_clock_that_steps_back_holds_entries_back(index: TopicIndex, in_memory: bool) -> None:
+    view = active_view(index)
+    index.due(view, 500, 10)
+    if in_memory:
+        load_window(index, 500)
+    add(index, 300, 450, 600)
+    assert index.due(view, 299, 10) == []
+    assert index.next_due_ms(view) == 300
+    assert numbers(index.due(view, 400, 10)) == [0]
+    assert numbers(index.due(view, 600, 10)) == [1, 2]
+    index.check()
+
+
+def test_late_entries_come_first(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 10, 500)
+    assert numbers(index.due(view, 400, 10)) == [0]
+    add(index, 5, 3)
+    assert view.late_count == 2
+    assert index.next_due_ms(view) == 3
+    assert numbers(index.due(view, 500, 2)) == [3, 2]
+    assert numbers(index.due(view, 500, 2)) == [1]
+
+
+def test_too_many_late_entries_move_the_cursor_back(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LATE_KEYS_MAX", 2)
+    view = active_view(index)
+    add(index, 10, 20, 30)
+    assert numbers(index.due(view, 400, 10)) == [0, 1, 2]
+    view.ack(2, 1)
+    add(index, 5, 15, 25)
+    assert view.late_count == 0
+    index.check()
+    # The ones outstanding or acked are passed over on the way.
+    assert numbers(index.due(view, 400, 10)) == [3, 4, 5]
+    index.check()
+
+
+def test_acks_before_delivery_and_of_unknown_entries_hold(index: TopicIndex) -> None:
+    view = active_view(index)
+    assert view.ack(2, 1) is None
+    add(index, 10, 20, 30)
+    assert view.ack(2, 2) is None
+    assert numbers(index.due(view, 100, 10)) == [0]
+    key = view.ack(2, 0)
+    assert key is not None
+    assert index.get(key) is not None
+    assert view.ack(2, 0) is None
+
+
+def test_an_ack_cancels_a_late_entry(index: TopicIndex) -> None:
+    view = active_view(index)
+    index.due(view, 100, 10)
+    add(index, 10, 20)
+    view.ack(2, 0)
+    view.advance(Position(2, 0))
+    assert numbers(index.due(view, 100, 10)) == [1]
+    index.check()
+
+
+def test_merging_the_brokers_acks_releases_what_they_cover(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 10, 20, 30, 40)
+    index.due(view, 100, 10)
+    view.merge(Position(2, 0), [(Position(2, 1), Position(2, 2))])
+    assert set(view.outstanding) == {(2, 1), (2, 3)}
+    index.check()
+
+
+def test_a_call_looks_at_a_bounded_number_of_acked_entries(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, *range(100))
+    for number in range(99):
+        view.ack(2, number)
+    calls = 0
+    while not (found := index.due(view, 200, 10)):
+        assert (index.next_due_ms(view) or 0) <= 200
+        calls += 1
+    assert numbers(found) == [99]
+    assert calls == 2
+
+
+def test_known_entries_are_skipped(index: TopicIndex) -> None:
+    add(index, 10, 20)
+    index.add([entry(0, 10), entry(1, 20), entry(2, 30)], Position(2, 5), 0)
+    assert index.entries == 3
+    index.add([entry(2, 30)], Position(2, 4), 0)
+    assert index.harvested_position == Position(2, 5)
+    index.check()
+
+
+def test_disorder_is_refused_before_anything_is_written(index: TopicIndex) -> None:
+    with pytest.raises(ValueError, match="out of order"):
+        index.add([entry(3, 10), entry(2, 10)], Position(2, 3), 0)
+    with pytest.raises(ValueError, match="above the harvested position"):
+        index.add([entry(3, 10)], Position(2, 2), 0)
+    assert index.entries == 0
+    assert index.harvested_position == Position(1, 9)
+    index.check()
+
+
+def test_a_fresh_index_must_be_started_once(store: Store) -> None:
+    index = TopicIndex(store, TOPIC)
+    assert index.harvested_position is None
+    assert index.floor is None
+    with pytest.raises(StoreError, match="not started"):
+        index.add([], Position(1, 0), 0)
+    index.start_at(Position(1, 0))
+    with pytest.raises(StoreError, match="begun already"):
+        index.start_at(Position(1, 0))
+
+
+def test_backfill_counts_what_is_new(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 10)
+    index.due(view, 50, 10)
+    old = [NewEntry(20, 1, number, 2, b"old") for number in (3, 4)]
+    assert index.backfill([*old, old[0], entry(0, 10), entry(9, 10)], 0) == 2
+    assert index.backfill(old, 0) == 0
+    assert index.entries == 3
+    assert [due[2:5] for due in index.due(view, 50, 10)] == [(1, 3, 2), (1, 4, 2)]
+    index.check()
+
+
+def test_the_floor_does_not_sink_below_what_was_dropped_meanwhile(index: TopicIndex) -> None:
+    view = active_view(index)
+    index.backfill([NewEntry(20, 1, 3, 1, b"old"), NewEntry(220, 1, 5, 1, b"old")], 0)
+    for due in index.due(view, 50, 10):
+        view.ack(due.ledger, due.entry)
+    assert index.drop_consumed(100) == 1
+    assert index.floor == Position(1, 9)
+    assert index.lower_floor(EARLIEST) == Position(1, 3)
+    assert index.lower_floor(Position(1, 8)) == Position(1, 3)
+
+
+def test_partitions_are_counted_and_dropped_whole(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 10, 20, 110)
+    assert index.drop_consumed(1_000) == 0
+    assert [(p.start_ms, p.end_ms, p.entries, p.max_position.entry) for p in index.partitions()] == [
+        (0, 100, 2, 1),
+        (100, 200, 1, 2),
+    ]
+    assert index.bytes == 3 * (24 + 1 + 5)
+    index.due(view, 50, 10)
+    view.ack(2, 0)
+    assert index.drop_consumed(100) == 0, "one is outstanding"
+    view.ack(2, 1)
+    assert index.drop_consumed(99) == 0, "the partition has not passed"
+    assert index.drop_consumed(100) == 1
+    assert index.floor == Position(2, 1)
+    assert index.low_water_key[:8] == (100).to_bytes(8, "big")
+    assert numbers(index.due(view, 200, 10)) == [2]
+    index.check()
+
+
+def test_nothing_is_dropped_without_views_or_under_an_inactive_one(index: TopicIndex) -> None:
+    add(index, 10)
+    assert index.drop_consumed(1_000) == 0
+    view = index.view("idle")
+    assert index.drop_consumed(1_000) == 0
+    view.advance(Position(2, 0))
+    assert index.drop_consumed(1_000) == 1
+    index.check()
+
+
+def test_every_view_gets_every_entry(index: TopicIndex) -> None:
+    one, other = active_view(index, "one"), active_view(index, "other")
+    load_window(index, 0)
+    add(index, 10, 20)
+    assert numbers(index.due(one, 50, 10)) == [0, 1]
+    load_window(index, 50)
+    assert numbers(index.due(other, 50, 10)) == [0, 1]
+
+
+def test_partitions_behind_a_blocked_one_are_reached(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DROP_EXAMINED_MAX", 2)
+    view = active_view(index)
+    add(index, *range(50, 1_050, 100))
+    for due in index.due(view, 1_100, 100):
+        if due.entry > 3:
+            view.ack(due.ledger, due.entry)
+    assert sum(index.drop_consumed(1_100) for _ in range(10)) == 6
+    assert index.entries == 4
+    index.check()
+
+
+def test_the_window_stays_within_its_budget(store: Store) -> None:
+    budget = 20 * (limits.WINDOW_ENTRY_OVERHEAD + 10)
+    index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=budget, horizon_ms=10_000)
+    index.start_at(EARLIEST)
+    view = active_view(index)
+    load_window(index, 0)
+    add(index, *range(500))
+    assert 0 < len(index.window) <= 20
+    assert index.window.high <= index.partitions()[-1].start_ms.to_bytes(8, "big") + bytes(16)
+    index.check()
+    found: list[DueEntry] = []
+    for now in range(0, 500, 7):
+        load_window(index, now)
+        found += index.due(view, now, 100)
+        index.check()
+    assert numbers(found) == list(range(498))
+
+
+def test_a_slow_view_does_not_keep_the_window_from_a_fast_one(store: Store) -> None:
+    budget = 20 * (limits.WINDOW_ENTRY_OVERHEAD + 10)
+    index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=budget, horizon_ms=100)
+    index.start_at(EARLIEST)
+    fast, slow = active_view(index, "fast"), active_view(index, "slow")
+    add(index, *range(500))
+    load_window(index, 0)
+    assert numbers(index.due(fast, 400, 1_000)) == list(range(401))
+    load_window(index, 400)
+    assert index.window.covers(fast.cursor)
+    assert numbers(index.due(slow, 450, 1_000)) == list(range(451))
+    index.check()
+
+
+def test_a_seek_starts_over(index: TopicIndex) -> None:
+    view = active_view(index)
+    add(index, 10, 20, 30)
+    assert numbers(index.due(view, 50, 10)) == [0, 1, 2]
+    view.ack(2, 0)
+    view.reset(Position(2, 0), [(Position(2, 1), Position(2, 2))])
+    assert view.cursor == FIRST_KEY
+    assert numbers(index.due(view, 50, 10)) == [1]
+    view.release_all()
+    assert numbers(index.due(view, 50, 10)) == [1]
+    index.check()
+
+
+def test_a_restart_forgets_the_outstanding_and_keeps_the_acks(store: Store, index: TopicIndex) -> None:
+    view = active_view(index)
+    view.covered = True
+    add(index, 10, 20, 30, 250)
+    index.due(view, 50, 10)
+    view.ack(2, 0)
+    view.advance(Position(1, 20))
+    assert index.persist_views() == 2
+    assert index.persist_views() == 0
+    view.ack(2, 1)
+    again = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+    assert again.harvested_position == Position(2, 3)
+    assert again.floor == Position(1, 9)
+    loaded = again.view("s")
+    assert (loaded.covered, loaded.active, loaded.mark_delete_position) == (True, False, Position(1, 20))
+    assert numbers(again.due(loaded, 50, 10)) == [1, 2]
+    again.check()
+
+
+def test_a_removed_view_is_forgotten(store: Store, index: TopicIndex) -> None:
+    for name in ("s", "s2"):
+        index.view(name).ack(2, 1)
+    index.persist_views()
+    index.remove_view("s")
+    index.remove_view("unknown")
+    again = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+    assert set(again.views()) == {"s2"}
+    assert len(again.view("s").acks) == 0
+    assert len(again.view("s2").acks) == 1
+
+
+def test_another_partition_width_is_refused(store: Store, index: TopicIndex) -> None:
+    with pytest.raises(StoreError, match=r"100 ms.*200 ms"):
+        TopicIndex(store, TOPIC, partition_width_ms=200)
+    with pytest.raises(ValueError, match="at least 1 ms"):
+        TopicIndex(store, TOPIC, partition_width_ms=0)
+
+
+def test_a_failed_write_changes_nothing(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = active_view(index)
+    add(index, 10)
+
+    def fail(_store: Store, _batch: object) -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Store, "write", fail)
+        with pytest.raises(StoreError):
+            add(index, 20)
+        view.ack(2, 5)
+        with pytest.raises(StoreError):
+            index.persist_views()
+        with pytest.raises(StoreError):
+            index.view("new")
+    index.check()
+    assert index.harvested_position == Position(2, 0)
+    assert set(index.views()) == {"s"}
+    assert index.persist_views() == 1
+
+
+def test_next_due_looks_past_the_window_without_reading(index: TopicIndex) -> None:
+    view = active_view(index)
+    index.due(view, 0, 10)
+    load_window(index, 0)
+    add(index, 100_000)
+    assert len(index.window) == 0
+    assert index.next_due_ms(view) == 100_000
+    add(index, 50)
+    assert index.next_due_ms(view) == 50
+
+
+def test_large_message_counts_come_back(index: TopicIndex) -> None:
+    view = active_view(index)
+    index.add([NewEntry(10, 2, 0, 1_000, b"batch"), NewEntry(10, 2, 1, 0, b"odd")], Position(2, 1), 0)
+    assert [due.message_count for due in index.due(view, 10, 10)] == [1_000, 1]
