@@ -1,0 +1,98 @@
+"""One workload with the official Python client, in a process of its own; prints its figures as JSON.
+
+The same code runs against the broker and against the bridge: only the service URL differs.
+"""
+
+import argparse
+import json
+import random
+import time
+import uuid
+from typing import Any
+
+import pulsar
+
+
+def delayed(client: Any, messages: int, lead_s: float, spread_s: float) -> dict[str, float]:
+    """Publish `messages` due at one instant (spread 0) or at random over `spread_s`; consume them Shared."""
+    topic = f"bench-{uuid.uuid4().hex[:12]}"
+    consumer = client.subscribe(topic, "bench", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=5000)
+    start = time.time() + lead_s
+    generator = random.Random(7)
+    due = [int((start + generator.uniform(0, spread_s)) * 1000) for _ in range(messages)]
+    for number, deliver_at in enumerate(due):
+        producer.send_async(str(number).encode(), _must_succeed, deliver_at=deliver_at)
+    producer.flush()
+    slack = min(due) / 1000 - time.time()
+    if slack < 0:
+        raise SystemExit(f"publishing took {-slack:.1f} s longer than the lead of {lead_s} s: give a longer one")
+    received: list[tuple[int, float]] = []
+    for _ in range(messages):
+        message = consumer.receive(timeout_millis=60_000)
+        received.append((int(message.data()), time.time() * 1000))
+        consumer.acknowledge(message)
+    lateness = sorted(at - due[number] for number, at in received)
+    first, last = received[0][1], received[-1][1]
+    return {
+        "early": sum(1 for late in lateness if late < 0),
+        "lost": messages - len({number for number, _ in received}),
+        "rate": messages / max((last - first) / 1000, 1e-9),
+        **{name: round(_percentile(lateness, share), 1) for name, share in _SHARES.items()},
+    }
+
+
+_SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+
+
+def throughput(client: Any, messages: int, size: int, kind: str) -> dict[str, float]:
+    """No delay at all: publish `messages` of `size` bytes, then consume them."""
+    topic = f"bench-{uuid.uuid4().hex[:12]}"
+    consumer = client.subscribe(topic, "bench", consumer_type=pulsar.ConsumerType[kind])
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=5000)
+    payload = b"x" * size
+    started = time.time()
+    for _ in range(messages):
+        producer.send_async(payload, _must_succeed)
+    producer.flush()
+    produced = time.time()
+    for _ in range(messages):
+        consumer.acknowledge(consumer.receive(timeout_millis=60_000))
+    consumed = time.time()
+    return {
+        "produce": messages / (produced - started),
+        "consume": messages / (consumed - produced),
+        "both": messages / (consumed - started),
+    }
+
+
+def _percentile(ascending: list[float], share: float) -> float:
+    return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
+
+
+def _must_succeed(result: Any, _: Any) -> None:
+    if result != pulsar.Result.Ok:
+        raise SystemExit(f"publishing failed: {result}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", choices=["burst", "spread", "throughput"])
+    parser.add_argument("--service-url", required=True)
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--lead", type=float, default=15.0)
+    parser.add_argument("--spread", type=float, default=20.0)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--kind", default="Shared")
+    given = parser.parse_args()
+    client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    if given.workload == "throughput":
+        figures = throughput(client, given.messages, given.size, given.kind)
+    else:
+        figures = delayed(client, given.messages, given.lead, given.spread if given.workload == "spread" else 0.0)
+    client.close()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
