@@ -53,16 +53,13 @@ class DueReader:
     def prefetch(self, views: Collection[SubscriptionView], end: bytes, limit: int) -> bool:
         """Read at most `limit` entries before a bound into the window. See `TopicIndex.prefetch`."""
         window = self.window
-        cursors = [view.cursor for view in views if view.active]
-        if cursors:
-            window.release_below(min(cursors))
-        else:
-            cursors = [view.cursor for view in views]
+        cursors = [view.cursor for view in views if view.active] or [view.cursor for view in views]
         if not cursors:
             return False
-        if window.is_full:
-            # A view that is far behind must not keep the window from those that are on time: it reads the disk.
-            window.release_below(max(cursors))
+        # A view that is far behind must not keep the window from those that are on time: it reads the disk.
+        passed = max(cursors) if window.is_full else min(cursors)
+        if window.release_below(passed, limit * limits.RELEASE_FACTOR):
+            return True
         if window.low == window.high:
             window.restart_at(max(cursors))
         if window.high >= end or window.is_full:

@@ -13,8 +13,11 @@ NEAR_TERM_FILL = 0.75
 """Reading ahead stops at this share of the budget: the rest is headroom for entries that arrive due soon, so that
 an arriving entry does not push one out that the next read would bring straight back."""
 
-WINDOW_ENTRY_OVERHEAD = 360
+WINDOW_ENTRY_OVERHEAD = 400
 """Bytes of Python objects (key, integers, tuple, dictionary and list slots) a window entry costs beside its payload."""
+
+RELEASE_FACTOR = 4
+"""Reading n entries ahead lets go of at most this many times n passed ones, so that a call after a burst is short."""
 
 SCAN_FACTOR = 4
 """A call that may return n entries looks at no more than this many times n, however many of them are acked."""

@@ -22,16 +22,25 @@ class DiskReader:
 
     def iterate(self) -> Any:
         """Return a RocksDB iterator over the whole column family."""
-        return self._family.reader.iter()
+        try:
+            return self._family.reader.iter()
+        except Exception as error:
+            raise self._failure(error) from error
 
     def get(self, key: bytes) -> DueEntry | None:
         """Return the entry of a key, None when there is none."""
-        value = self._family.reader.get(key)
+        try:
+            value = self._family.reader.get(key)
+        except Exception as error:
+            raise self._failure(error) from error
         return None if value is None else _entry(key, value)
 
     def contains(self, key: bytes) -> bool:
         """Tell whether a key is stored."""
-        return key in self._family.reader
+        try:
+            return key in self._family.reader
+        except Exception as error:
+            raise self._failure(error) from error
 
     def scan(self, start: bytes, end: bytes) -> Iterator[DueEntry]:
         """Yield the entries with start <= key < end, in order. To be used up at once: it holds an iterator open."""
@@ -69,7 +78,10 @@ class DiskReader:
         try:
             iterator.status()
         except Exception as error:
-            raise StoreError(f"cannot read the index of {self._topic}: {error}") from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreError(f"cannot read the index of {self._topic}: {error}")
 
 
 def _entry(key: bytes, value: bytes) -> DueEntry:

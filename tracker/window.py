@@ -60,10 +60,14 @@ class NearTermWindow:
         self._hold(list(entries))
         self.high = high
 
-    def release_below(self, bound: bytes) -> None:
-        """Let go of the entries before a bound and move the range's start there."""
+    def release_below(self, bound: bytes, limit: int) -> bool:
+        """Let go of at most `limit` entries before a bound and move the range's start; True when some are left."""
+        left: bool = self._keys.bisect_left(bound) > limit
+        if left:
+            bound = self._keys[limit]
         self.remove_range(FIRST_KEY, bound)
         self.low = max(self.low, min(bound, self.high))
+        return left
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Let go of dropped entries with start <= key < end; the range stays."""
@@ -86,7 +90,7 @@ class NearTermWindow:
             self.bytes_held += len(entry.raw) + limits.WINDOW_ENTRY_OVERHEAD
 
     def _cut_far_end(self) -> None:
-        while self.bytes_held > self.budget_bytes * limits.NEAR_TERM_FILL:
+        while self.bytes_held > self.budget_bytes:
             self.high = self._keys.pop()
             self._forget(self.high)
 
