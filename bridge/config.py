@@ -1,29 +1,31 @@
 """The configuration: flags over environment (`DELAY_BRIDGE_…`) over a TOML file over defaults, checked at start."""
 
+import difflib
 import re
+import socket
 import tomllib
+from collections import ChainMap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge import limits
 from bridge.broker.connection import split_service_url
 
+ENV_PREFIX = "DELAY_BRIDGE_"
+DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def parse_duration_ms(value: Any) -> int:
-    """`10s`, `5m`, `3h`, `2d`, `250ms`, or a number of ms. Raises ValueError naming the value."""
-    if isinstance(value, int):
+    """`10s`, `5m`, `3h`, `2d`, `250ms`, or an int of ms. Raises ValueError naming the value."""
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(value).strip())
     if match is None:
@@ -33,7 +35,7 @@ def parse_duration_ms(value: Any) -> int:
 
 def parse_size(value: Any) -> int:
     """`64MB`, `1g`, or a number of bytes. Raises ValueError naming the value."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if match is None or match[2] not in _UNITS_BYTES:
@@ -41,32 +43,47 @@ def parse_size(value: Any) -> int:
     return round(float(match[1]) * _UNITS_BYTES[match[2]])
 
 
+def default_advertised_address(host: str) -> str:
+    """The listening address itself; for "any address" the machine's full name, as brokers do."""
+    return socket.getfqdn() if host in _ANY_ADDRESS else host
+
+
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size)]
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the setting and the value."""
+    """The configuration cannot be used; `problems` name each setting, where it came from, and its value."""
+
+    def __init__(self, problems: list[str]) -> None:
+        """One line for each problem."""
+        self.problems = problems
+        super().__init__("; ".join(problems))
 
 
 class Settings(BaseSettings):
-    """Every setting, by its name in the file; in the environment in capitals with the prefix `DELAY_BRIDGE_`."""
+    """Every setting, by its name in the file; in the environment in capitals with the prefix `DELAY_BRIDGE_`.
 
-    model_config = SettingsConfigDict(env_prefix="DELAY_BRIDGE_", extra="forbid", frozen=True)
+    Made directly it holds what it is given and defaults, nothing else; `load_settings` looks at file and environment.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     broker_service_url: str = Field("pulsar://localhost:6650", description="where the bridge finds Pulsar")
     broker_web_url: str = Field("http://localhost:8080", description="the broker's admin REST interface")
     broker_token: SecretStr | None = Field(
         None, description="token of the bridge's own connections; clients bring their own"
     )
-    data_dir: Path = Field(
-        Path(platformdirs.user_data_dir("pulsar-delay-bridge")), description="where the index is stored"
-    )
-    host: str = Field("0.0.0.0", description="the address clients connect to")
+    data_dir: Path = Field(DATA_HOME / "bridge", description="where the index is stored")
+    host: str = Field("0.0.0.0", description="the address the bridge listens on for clients")
     port: int = Field(6650, ge=0, le=65535, description="the port clients connect to; 0 chooses a free one")
-    advertised_address: str = Field("localhost", description="the host name clients are told to connect to")
-    web_host: str = Field("127.0.0.1", description="the address of REST, metrics and health")
-    web_port: int = Field(8081, ge=0, le=65535, description="the port of REST, metrics and health")
+    advertised_address: str = Field(
+        default_factory=lambda known: default_advertised_address(known["host"]),
+        min_length=1,
+        description="where clients are told to connect; by default `host`, or for 0.0.0.0 this machine's full name",
+    )
+    web_host: str = Field("127.0.0.1", description="the address of REST and health")
+    web_port: int = Field(8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
     partition_width_ms: DurationMs = Field(300_000, ge=1_000, description="the width of a time partition, e.g. 5m")
     near_term_bytes: SizeBytes = Field(
         32 << 20, ge=1 << 16, description="memory for what comes due next, per topic partition, e.g. 32MB"
@@ -90,45 +107,61 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *sources: Any, **named: Any
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags come as arguments, the file below the environment; see `load_settings`."""
-        file = InitSettingsSource(settings_cls, _file_values.copy())
-        return (init_settings, named["env_settings"], file)
+        """Arguments alone: `load_settings` puts the sources together, to know where each value came from."""
+        return (init_settings,)
 
 
-_file_values: dict[str, Any] = {}
-"""What the file being loaded says; set only by `load_settings`, which is called once at start."""
+class Loaded:
+    """The effective configuration and where each value came from."""
+
+    def __init__(self, settings: Settings, layers: dict[str, dict[str, Any]]) -> None:
+        """`layers`: by the name of the source, highest first."""
+        self.settings = settings
+        self._layers = layers
+
+    def source(self, name: str) -> str:
+        """`flag`, `environment`, `file` or `default`."""
+        return _source(name, self._layers)
 
 
-def load_settings(file: Path | None = None, **flags: Any) -> Settings:
+def load_settings(file: Path | None = None, **flags: Any) -> Loaded:
     """The effective configuration; flags that are None were not given. Raises ConfigError."""
-    from pydantic import ValidationError
-
-    _file_values.clear()
-    if file is not None:
-        _file_values.update(_read_file(file))
+    layers = {
+        "flag": {name: value for name, value in flags.items() if value is not None},
+        "environment": EnvSettingsSource(Settings)(),
+        "file": {} if file is None else _read_file(file),
+    }
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        return Loaded(Settings(**ChainMap(*layers.values())), layers)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']} (given: {each['input']!r})" for each in error.errors()
-        ]
-        raise ConfigError("; ".join(problems)) from None
-    finally:
-        _file_values.clear()
+        # Settings whose default depends on a wrong one are not wrong themselves.
+        wrong = [each for each in error.errors() if each["type"] != "default_factory_not_called"]
+        raise ConfigError([_problem(each, layers) for each in wrong]) from None
 
 
-def _problem(error: dict[str, Any]) -> str:
-    name = ".".join(map(str, error["loc"]))
-    given = "" if "token" in name else f" (given: {error['input']!r})"
-    return f"{name}: {error['msg']}{given}"
+def _source(name: str, layers: dict[str, dict[str, Any]]) -> str:
+    return next((layer for layer, values in layers.items() if name in values), "default")
+
+
+def _problem(error: ErrorDetails, layers: dict[str, dict[str, Any]]) -> str:
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, Settings.model_fields, 1)
+        return f"{name} (file): no such setting" + (f", did you mean {close[0]}?" if close else "")
+    source = _source(name, layers)
+    where = f"environment {ENV_PREFIX}{name.upper()}" if source == "environment" else source
+    message = error["msg"].removeprefix("Value error, ")
+    secret = Settings.model_fields[name].annotation == SecretStr | None
+    given = "" if secret or repr(error["input"]) in message else f" (given: {str(error['input'])!r})"
+    return f"{name} ({where}): {message}{given}"
 
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+        raise ConfigError([f"cannot read {file}: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{file} is not TOML: {error}"]) from error

@@ -1,0 +1,56 @@
+"""The command `delay-bridge`: results on stdout, logs on stderr; exit 0 done, 1 failed, 2 usage."""
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from bridge.app import StartError
+from bridge.cli import config, demo, serve, standalone, topics
+from bridge.cli.common import CommandFailed
+from bridge.config import ConfigError
+from bridge.embedded import EmbeddedError
+from tracker import StoreError
+
+_EXPECTED = (CommandFailed, ConfigError, StartError, StoreError, EmbeddedError)
+"""What can go wrong without anything being wrong with the program: one line, no stack trace."""
+
+app = typer.Typer(
+    help="Delayed messages on time for Apache Pulsar: takes over their dispatch, for unmodified clients.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.command()(standalone.standalone)
+app.command()(serve.serve)
+app.command()(topics.topics)
+app.add_typer(config.app, name="config")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends with SystemExit."""
+    try:
+        app(args=arguments, prog_name="delay-bridge")
+    except _EXPECTED as error:
+        print(f"delay-bridge: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(importlib.metadata.version("pulsar-delay-bridge"))
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Holds the options that stand before the command."""

@@ -1,0 +1,52 @@
+"""`delay-bridge serve`: the bridge in front of an existing cluster."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.cli.common import ConfigFile, LogFormatOption, Port, WebPort
+from bridge.cli.running import run_bridge
+from bridge.config import load_settings
+from bridge.logs import configure_logs
+
+
+def serve(
+    broker_service_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Pulsar's service URL, pulsar://HOST:PORT or pulsar+ssl://….")
+    ] = None,
+    broker_web_url: Annotated[str | None, typer.Option(metavar="URL", help="Pulsar's admin URL, http://….")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the index is stored.")] = None,
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for clients.")] = None,
+    port: Port = None,
+    advertised_address: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Host name that clients are told to connect to.")
+    ] = None,
+    web_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for REST and health.")
+    ] = None,
+    web_port: WebPort = None,
+    config: ConfigFile = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_format: LogFormatOption = None,
+) -> None:
+    """Run the bridge in front of an existing cluster, until SIGTERM or Ctrl-C; a second one ends it at once.
+
+    What is not given here comes from the environment (DELAY_BRIDGE_...), then from the file, then is the default;
+    `delay-bridge config show` prints the outcome.
+    """
+    settings = load_settings(
+        config,
+        broker_service_url=broker_service_url,
+        broker_web_url=broker_web_url,
+        data_dir=data_dir,
+        host=host,
+        port=port,
+        advertised_address=advertised_address,
+        web_host=web_host,
+        web_port=web_port,
+        log_level=log_level,
+        log_format=log_format,
+    ).settings
+    configure_logs(settings.log_level, settings.log_format)
+    run_bridge(settings)

@@ -1,0 +1,53 @@
+"""`delay-bridge standalone`: a real Pulsar on this machine with the bridge in front."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.app import Bridge
+from bridge.cli.common import LogFormatOption
+from bridge.cli.running import run_bridge
+from bridge.config import DATA_HOME, load_settings
+from bridge.embedded import EmbeddedPulsar
+from bridge.logs import configure_logs
+
+_HOST = "127.0.0.1"
+
+
+def standalone(
+    data_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Kept: the next start continues with it.", show_default=False)
+    ] = DATA_HOME / "standalone",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The bridge's port for clients.")] = 6650,
+    web_port: Annotated[int, typer.Option(min=0, max=65535, help="The bridge's port of REST and health.")] = 8081,
+    broker_port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar's own port for clients.")] = 6660,
+    broker_web_port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar's admin port.")] = 8080,
+    log_format: LogFormatOption = None,
+) -> None:
+    """Run a real Pulsar with the bridge in front on this machine, until Ctrl-C; 0 as a port chooses a free one.
+
+    Pulsar is fetched once into the user's cache directory (245 MB) and needs Java 17 or newer.
+    """
+    # Checked before the broker's long start; the URLs are known after it.
+    settings = load_settings(
+        data_dir=data_dir.absolute() / "bridge",
+        host=_HOST,
+        port=port,
+        advertised_address=_HOST,
+        web_host=_HOST,
+        web_port=web_port,
+        log_format=log_format,
+    ).settings
+    configure_logs(settings.log_level, settings.log_format)
+    typer.echo("starting Pulsar ...", err=True)
+    with EmbeddedPulsar(data_dir.absolute() / "pulsar", broker_port, broker_web_port) as broker:
+        urls = {"broker_service_url": broker.service_url, "broker_web_url": broker.web_url}
+
+        def announce(bridge: Bridge) -> None:
+            typer.echo(f"service URL for clients:  {bridge.advertised_url}")
+            typer.echo(f"tracked topics:           http://{_HOST}:{bridge.web_port}/admin/v2/delayed/topics")
+            typer.echo(f"Pulsar's admin URL:       {broker.web_url}")
+            typer.echo("Ctrl-C stops both; the data stays.", err=True)
+
+        run_bridge(settings.model_copy(update=urls), announce)
