@@ -34,6 +34,9 @@ BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Write buffer of one topic before it becomes a file."""
 
+WRITE_BUFFERS = 4
+"""Write buffers of one topic, those being written out included: with fewer, a burst waits for the disk."""
+
 DB_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
 """Write buffers of all topics together."""
 

@@ -248,5 +248,6 @@ def _family_options(cache: Any) -> Any:
     options.set_block_based_table_factory(tables)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
     options.set_level_compaction_dynamic_level_bytes(True)
     return options
