@@ -1,0 +1,149 @@
+"""A bridge in a child process: for clients that block, and for tests that kill it."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.helpers import wait_until
+
+ROOT = Path(__file__).parent.parent
+
+
+class Broker(Protocol):
+    """What a bridge needs to know of its broker."""
+
+    @property
+    def service_url(self) -> str: ...
+    @property
+    def web_url(self) -> str: ...
+
+
+class BridgeProcess:
+    """`start` may be called again after `kill` or `stop`: same ports, same data directory."""
+
+    def __init__(self, broker: Broker, folder: Path, limits: dict[str, Any] | None = None, **settings: Any) -> None:
+        """`limits`: values of `bridge.limits` to change; `settings`: those of `bridge.config.Settings`."""
+        self.data_dir = folder / "data"
+        self.log_file = folder / "bridge.log"
+        self.port = self.web_port = 0
+        self._limits = limits or {}
+        self._settings = {
+            "broker_service_url": broker.service_url,
+            "broker_web_url": broker.web_url,
+            "data_dir": str(self.data_dir),
+            "host": "127.0.0.1",
+            "advertised_address": "127.0.0.1",
+            **settings,
+        }
+        self._child: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def web_url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, *, ready: bool = True) -> "BridgeProcess":
+        """Returns when it listens and, with `ready`, says that it serves."""
+        settings = {**self._settings, "port": self.port, "web_port": self.web_port}
+        arguments = json.dumps({"settings": settings, "limits": self._limits})
+        with self.log_file.open("ab") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "tests.run_bridge", arguments],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self.port, self.web_port = self._listening()
+        if ready:
+            wait_until(lambda: self.ready()[0] == 200, "bridge ready", timeout=30)
+        return self
+
+    def _listening(self) -> tuple[int, int]:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        readable, _, _ = select.select([self._child.stdout], [], [], 30)
+        line = self._child.stdout.readline() if readable else b""
+        if not line.startswith(b"ready "):
+            self.kill()
+            raise AssertionError(f"the bridge did not start: {line!r}\n{self.log()[-4000:]}")
+        port, web_port = line.split()[1:]
+        return int(port), int(web_port)
+
+    def ready(self) -> tuple[int, dict[str, Any]]:
+        """Status and body of /readyz."""
+        return self.get("/readyz")
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and JSON body of a GET; status 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(self.web_url + path, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except (OSError, ValueError):
+            return 0, {}
+
+    def topic(self, topic: str) -> dict[str, Any]:
+        """What the list of tracked topics says of one; empty when it is not there."""
+        _, topics = self.get("/admin/v2/delayed/topics")
+        return next((each for each in topics if each["topic"] == topic), {})
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is written, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, sign: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        if child.poll() is None:
+            os.kill(child.pid, sign)
+        try:
+            child.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise AssertionError(f"the bridge did not stop:\n{self.log()[-4000:]}") from None
+        finally:
+            for pipe in (child.stdin, child.stdout):
+                assert pipe is not None
+                pipe.close()
+
+    def log(self) -> str:
+        """Everything it logged so far."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def wait_for_log(self, text: str, timeout: float = 10.0) -> None:
+        wait_until(lambda: text in self.log(), f"{text!r} in the bridge's log", timeout=timeout)
+
+
+def now_ms() -> int:
+    """The wall clock in ms, as `deliver_at` counts."""
+    return time.time_ns() // 1_000_000

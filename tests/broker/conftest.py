@@ -1,0 +1,89 @@
+"""The bridge in front of the real broker: one for most tests, others to kill or to look into."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge.app import Bridge
+from bridge.config import Settings
+from tests.bridge_process import BridgeProcess, Broker
+from tests.clients import Clients
+from tests.cluster import PulsarCluster
+
+BridgeFactory = Callable[..., BridgeProcess]
+InProcessFactory = Callable[..., Awaitable[Bridge]]
+
+
+@pytest.fixture(scope="session")
+def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+    """A bridge for all tests of this process; do not stop it, use topics of your own."""
+    process = BridgeProcess(pulsar, tmp_path_factory.mktemp("bridge")).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def private_bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BridgeFactory]:
+    """Starts bridges for this test alone: `private_bridge(broker=…, limits={…}, **settings)`."""
+    started: list[BridgeProcess] = []
+
+    def make(
+        broker: Broker | None = None, limits: dict[str, Any] | None = None, *, ready: bool = True, **settings: Any
+    ) -> BridgeProcess:
+        broker = broker or request.getfixturevalue("pulsar")
+        process = BridgeProcess(broker, tmp_path / f"bridge-{len(started)}", limits, **settings)
+        started.append(process)
+        return process.start(ready=ready)
+
+    yield make
+    for process in started:
+        process.stop()
+
+
+@pytest_asyncio.fixture
+async def bridge_here(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[InProcessFactory]:
+    """Starts bridges on the test's own event loop: for changed limits, and to look inside."""
+    started: list[Bridge] = []
+
+    async def make(broker: Broker | None = None, **settings: Any) -> Bridge:
+        broker = broker or request.getfixturevalue("pulsar")
+        values: dict[str, Any] = {
+            "broker_service_url": broker.service_url,
+            "broker_web_url": broker.web_url,
+            "data_dir": tmp_path / f"data-{len(started)}",
+            "host": "127.0.0.1",
+            "port": 0,
+            "advertised_address": "127.0.0.1",
+            "web_port": 0,
+        }
+        here = Bridge(Settings(**(values | settings)))
+        await here.start()
+        started.append(here)
+        return here
+
+    yield make
+    for here in started:
+        await here.stop()
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    """Makes official clients, closed when the test ends."""
+    made = Clients()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(bridge: BridgeProcess, clients: Clients) -> Any:
+    """An official client of the bridge."""
+    return clients.connect(bridge.service_url)
+
+
+@pytest.fixture
+def direct(pulsar: PulsarCluster, clients: Clients) -> Any:
+    """An official client of the broker itself."""
+    return clients.connect(pulsar.service_url)

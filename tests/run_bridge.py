@@ -1,0 +1,53 @@
+"""One bridge as a process of its own: `python -m tests.run_bridge JSON`, with settings and changed limits.
+
+Says `ready PORT WEB_PORT` on standard output. Ends with SIGTERM, or when its standard input does: it never outlives
+the test run that started it.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+import structlog
+import uvloop
+
+from bridge import limits
+from bridge.app import Bridge
+from bridge.config import Settings
+
+
+async def serve(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    threading.Thread(target=_watch_parent, args=(loop, ended), daemon=True).start()
+    bridge = Bridge(settings)
+    await bridge.start()
+    print(f"ready {bridge.port} {bridge.web_port}", flush=True)
+    await ended.wait()
+    await bridge.stop()
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    sys.stdin.buffer.read()
+    loop.call_soon_threadsafe(ended.set)
+
+
+def main() -> None:
+    arguments: dict[str, Any] = json.loads(sys.argv[1])
+    for name, value in arguments["limits"].items():
+        assert hasattr(limits, name), name
+        setattr(limits, name, value)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    uvloop.run(serve(Settings(**arguments["settings"])))
+
+
+if __name__ == "__main__":
+    main()
