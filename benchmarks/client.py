@@ -48,7 +48,7 @@ _SHARES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
 def throughput(client: Any, messages: int, size: int, kind: str) -> dict[str, float]:
     """No delay at all: publish `messages` of `size` bytes, then consume them."""
     topic = f"bench-{uuid.uuid4().hex[:12]}"
-    consumer = client.subscribe(topic, "bench", consumer_type=pulsar.ConsumerType[kind])
+    consumer = client.subscribe(topic, "bench", consumer_type=getattr(pulsar.ConsumerType, kind))
     producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=5000)
     payload = b"x" * size
     started = time.time()

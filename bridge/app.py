@@ -41,6 +41,11 @@ class Bridge:
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None
 
+    def delivered(self) -> int:
+        """Messages dispatched so far."""
+        topics = [] if self.topics is None else self.topics.all()
+        return sum(each.stats.delivered for topic in topics for each in topic.subscriptions.values())
+
     @property
     def advertised_url(self) -> str:
         """Where clients are told to connect."""

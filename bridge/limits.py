@@ -51,6 +51,11 @@ FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
 REFETCH_BATCH: Final = 1_000
 """Immediate entries read again from the broker at a time, for redelivery."""
 
+# Memory
+COLLECT_QUIET_S: Final = 60.0
+"""Full garbage collections are at least this far apart, and made when nothing is delivered."""
+COLLECT_AT_LATEST_S: Final = 3_600.0
+
 # Persistence
 SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from bridge.app import Bridge
+from bridge.collector import collect_when_quiet
 from bridge.config import Settings
 
 try:
@@ -41,9 +42,11 @@ async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> No
             await asyncio.gather(starting, return_exceptions=True)
             return
         await starting
+        collecting = asyncio.create_task(collect_when_quiet(bridge.delivered))
         if on_up is not None:
             on_up(bridge)
         await waiting
+        collecting.cancel()
         await bridge.stop()
     finally:
         waiting.cancel()
