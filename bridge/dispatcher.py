@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from sortedcontainers import SortedDict
 
 from bridge import limits
+from bridge.protocol.entries import Chunk
 
 PositionKey = tuple[int, int]
 """(ledger, entry)."""
@@ -29,6 +30,7 @@ class Offer(NamedTuple):
     raw: bytes
     redelivery_count: int = 0
     ack_set: tuple[int, ...] = ()
+    chunk: Chunk | None = None
 
 
 class Redelivery(NamedTuple):
@@ -80,6 +82,7 @@ class Dispatcher(Generic[C]):
         self.unacked: dict[PositionKey, Unacked[C]] = {}
         self.replay: SortedDict[PositionKey, Redelivery] = SortedDict()
         self._blocked = False
+        self._chunk_owners: dict[str, ConsumerState[C]] = {}  # who got the first part of a chunked message
 
     # -- consumers
 
@@ -105,6 +108,7 @@ class Dispatcher(Generic[C]):
         if state is None:
             return 0
         self._order.remove(state)
+        self._chunk_owners = {uuid: owner for uuid, owner in self._chunk_owners.items() if owner is not state}
         positions = list(state.positions)
         for position in positions:
             self._release(position, self.unacked.pop(position), 0)
@@ -143,15 +147,28 @@ class Dispatcher(Generic[C]):
         result: dict[C, list[Offer]] = {}
         start = 0
         while start < len(offers):
-            state = self._next_consumer()
+            state = self._owner_of_chunk(offers[start]) or self._next_consumer()
             if state is None:
                 break
+            if not state.available:  # the other parts went to it: this one waits for its permits
+                self._put_off(offers[start])
+                start += 1
+                continue
             end = self._hand_out(state, offers, start)
             result.setdefault(state.consumer, []).extend(offers[start:end])
             start = end
         if len(self.unacked) >= limits.MAX_UNACKED_PER_SUBSCRIPTION:
             self._blocked = True
         return list(result.items()), offers[start:]
+
+    def _owner_of_chunk(self, offer: Offer) -> ConsumerState[C] | None:
+        """The consumer that got the earlier parts (source: `SharedConsumerAssignor`)."""
+        return None if offer.chunk is None else self._chunk_owners.get(offer.chunk.uuid)
+
+    def _put_off(self, offer: Offer) -> None:
+        self.replay[offer.ledger, offer.entry] = Redelivery(
+            offer.key, offer.message_count, offer.redelivery_count, offer.ack_set
+        )
 
     def _next_consumer(self) -> ConsumerState[C] | None:
         order = self._order
@@ -173,7 +190,12 @@ class Dispatcher(Generic[C]):
         index = start
         unacked, positions = self.unacked, state.positions
         while index < len(offers) and messages < turn:
-            ledger, entry, count, key, _, redelivery_count, ack_set = offers[index]
+            ledger, entry, count, key, _, redelivery_count, ack_set, chunk = offers[index]
+            if chunk is not None:
+                if index > start:
+                    break
+                self._note_chunk(chunk, state)
+                turn = 0
             position = (ledger, entry)
             unacked[position] = Unacked(state, key, count, redelivery_count, ack_set)
             positions[position] = None
@@ -185,6 +207,14 @@ class Dispatcher(Generic[C]):
         if state.unacked_messages >= limits.MAX_UNACKED_PER_CONSUMER:
             state.blocked = True
         return index
+
+    def _note_chunk(self, chunk: Chunk, state: ConsumerState[C]) -> None:
+        if chunk.last:
+            self._chunk_owners.pop(chunk.uuid, None)
+        else:
+            self._chunk_owners[chunk.uuid] = state
+            while len(self._chunk_owners) > limits.MAX_CHUNKED_MESSAGES:
+                del self._chunk_owners[next(iter(self._chunk_owners))]
 
     # -- what comes back
 
@@ -231,6 +261,7 @@ class Dispatcher(Generic[C]):
         """Forget every entry, keep the consumers: the cursor was moved, or dispatch ends here."""
         self.unacked.clear()
         self.replay.clear()
+        self._chunk_owners.clear()
         for state in self._order:
             state.positions.clear()
             state.unacked_messages = 0

@@ -33,6 +33,8 @@ MAX_UNACKED_PER_CONSUMER: Final = 50_000
 """Pulsar's `maxUnackedMessagesPerConsumer`."""
 MAX_UNACKED_PER_SUBSCRIPTION: Final = 200_000
 """Pulsar's `maxUnackedMessagesPerSubscription`."""
+MAX_CHUNKED_MESSAGES: Final = 10_000
+"""Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
 DISPATCH_SLICE: Final = 300
 """Entries handled before the event loop gets its turn: about 1.5 ms."""
 MAX_TIMER_MS: Final = 1_000

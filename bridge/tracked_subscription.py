@@ -12,7 +12,7 @@ from bridge.broker.connection import BrokerError
 from bridge.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.feed import Feed
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.protocol.entries import StoredEntry
+from bridge.protocol.entries import StoredEntry, chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.subscription_stats import SubscriptionStats
 from bridge.tail_buffer import TailBuffer
@@ -247,6 +247,8 @@ class TrackedSubscription:
         assert self.view is not None
         contains = self.view.acks.contains
         offers = [offer for offer in self._ready if not contains(offer.ledger, offer.entry)]
+        if len(self.dispatcher.consumers) > 1:  # with one consumer all parts of a message meet anyway
+            offers = [_with_chunk(offer) for offer in offers]
         assigned, left = self.dispatcher.assign(offers)
         self._ready = deque(left)
         sent = 0
@@ -280,3 +282,8 @@ class TrackedSubscription:
             self._wake()
             await asyncio.sleep(0)
         self._refetch_task = None
+
+
+def _with_chunk(offer: Offer) -> Offer:
+    chunk = chunk_of(offer.raw)
+    return offer if chunk is None else offer._replace(chunk=chunk)

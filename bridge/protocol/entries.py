@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import Frame, entry_metadata
 from bridge.protocol.pulsar_pb2 import CommandMessage
 
@@ -21,11 +22,36 @@ class StoredEntry(NamedTuple):
     raw: bytes
 
 
+class Chunk(NamedTuple):
+    """Which part of a chunked message an entry is. All parts have to reach the same consumer."""
+
+    uuid: str
+    last: bool
+
+
+def chunk_of(raw: bytes) -> Chunk | None:
+    """What the metadata of `raw` says of chunking; None for a message in one piece."""
+    try:
+        metadata = entry_metadata(raw)
+    except MalformedFrame:
+        return None
+    if metadata.num_chunks_from_msg <= 1:
+        return None
+    return Chunk(metadata.uuid, metadata.chunk_id == metadata.num_chunks_from_msg - 1)
+
+
 def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
-    """Read a MESSAGE frame. Raises MalformedFrame when its metadata is unreadable."""
+    """Read a MESSAGE frame.
+
+    An entry whose metadata is unreadable is passed on as one immediate message: what to make of it is up
+    to the consumer, and refusing it would stop everything stored behind it.
+    """
     raw = frame.entry()
-    metadata = entry_metadata(raw)
     message_id = message.message_id
+    try:
+        metadata = entry_metadata(raw)
+    except MalformedFrame:
+        return StoredEntry(message_id.ledgerId, message_id.entryId, None, 1, False, raw)
     return StoredEntry(
         message_id.ledgerId,
         message_id.entryId,

@@ -276,13 +276,7 @@ def test_properties_keys_and_times_pass_unchanged(client: Any, topic: str) -> No
     assert message.topic_name() == topic
 
 
-@pytest.mark.parametrize(
-    "consumers",
-    [
-        1,
-        pytest.param(2, marks=pytest.mark.xfail(strict=True, reason="the dispatcher spreads chunks over consumers")),
-    ],
-)
+@pytest.mark.parametrize("consumers", [1, 2])
 def test_chunked_messages(client: Any, topic: str, consumers: int) -> None:
     """The chunks of a message go to one consumer, or nobody can put it together."""
     receivers = [shared(client, topic) for _ in range(consumers)]
