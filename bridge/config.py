@@ -6,10 +6,10 @@ import socket
 import tomllib
 from collections import ChainMap
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -20,6 +20,7 @@ ENV_PREFIX = "DELAY_BRIDGE_"
 DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -69,8 +70,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
-    broker_service_url: str = Field("pulsar://localhost:6650", description="where the bridge finds Pulsar")
-    broker_web_url: str = Field("http://localhost:8080", description="the broker's admin REST interface")
+    broker_service_url: str = Field(description="where the bridge finds Pulsar: pulsar://HOST:PORT or pulsar+ssl://…")
+    broker_web_url: str = Field(description="the broker's admin REST interface: http://HOST:PORT or https://…")
     broker_token: SecretStr | None = Field(
         None, description="token of the bridge's own connections; clients bring their own"
     )
@@ -104,6 +105,16 @@ class Settings(BaseSettings):
         if not re.match(r"https?://[^/]+", value):
             raise ValueError(f"not a web URL: {value!r} (expected http://host:port)")
         return value
+
+    @model_validator(mode="after")
+    def _not_itself(self) -> Self:
+        broker_host, broker_port, _ = split_service_url(self.broker_service_url)
+        if broker_port == self.port and broker_host in {*_LOOPBACK, self.host, self.advertised_address}:
+            raise ValueError(
+                f"broker_service_url {self.broker_service_url!r} is the bridge itself: "
+                f"it listens on port {self.port}, set another"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -146,13 +157,18 @@ def _source(name: str, layers: dict[str, dict[str, Any]]) -> str:
 
 
 def _problem(error: ErrorDetails, layers: dict[str, dict[str, Any]]) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:  # several settings that do not go together
+        return message
     name = str(error["loc"][0])
+    if error["type"] == "missing":
+        flag = "--" + name.replace("_", "-")
+        return f"{name}: has to be set (flag {flag}, environment {ENV_PREFIX}{name.upper()}, or in the file)"
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, Settings.model_fields, 1)
         return f"{name} (file): no such setting" + (f", did you mean {close[0]}?" if close else "")
     source = _source(name, layers)
     where = f"environment {ENV_PREFIX}{name.upper()}" if source == "environment" else source
-    message = error["msg"].removeprefix("Value error, ")
     secret = Settings.model_fields[name].annotation == SecretStr | None
     given = "" if secret or repr(error["input"]) in message else f" (given: {str(error['input'])!r})"
     return f"{name} ({where}): {message}{given}"

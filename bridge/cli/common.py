@@ -39,21 +39,41 @@ def _duration(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port for clients; 0 chooses a free one.")]
-WebPort = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of REST and health; 0 chooses a free one.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings.", envvar="DELAY_BRIDGE_CONFIG")
-]
-LogFormatOption = Annotated[LogFormat | None, typer.Option(help="How logs are written to stderr.")]
-OutputOption = Annotated[Output, typer.Option(help="How the result is printed.")]
-AdminUrl = Annotated[str, typer.Option(help="The bridge's REST interface.", envvar="DELAY_BRIDGE_ADMIN_URL")]
-
-DEFAULT_ADMIN_URL = "http://localhost:8081"
+def _whole_number(value: str | int, what: str, low: int, high: int) -> int:
+    # The library's own range check does not name the value. Defaults come here as well, as they are.
+    text = str(value)
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise typer.BadParameter(f"not a {what}: {text!r} (expected {low} to {high})")
+    return int(text)
 
 
 def duration_option(text: str, default: str) -> Any:
     """An option of type int (ms) that is typed as `10s`; `text` is its help, `default` how its default is shown."""
-    return typer.Option(parser=_duration, metavar="DURATION", help=text, show_default=default)
+    return typer.Option(parser=_duration, metavar="DURATION", help=f"{text}  [default: {default}]", show_default=False)
+
+
+def port_option(text: str) -> Any:
+    """An option that is a TCP port."""
+    return typer.Option(parser=lambda value: _whole_number(value, "port", 0, 65_535), metavar="PORT", help=text)
+
+
+def count_option(text: str) -> Any:
+    """An option that is a number of messages."""
+    return typer.Option(
+        parser=lambda value: _whole_number(value, "number of messages", 1, 10_000_000), metavar="N", help=text
+    )
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", envvar="DELAY_BRIDGE_CONFIG")
+]
+LogFormatOption = Annotated[LogFormat | None, typer.Option(help="How logs are written to stderr.")]
+OutputOption = Annotated[Output, typer.Option(help="How the result is printed.")]
+AdminUrl = Annotated[
+    str, typer.Option(metavar="URL", help="The bridge's REST interface.", envvar="DELAY_BRIDGE_ADMIN_URL")
+]
+
+DEFAULT_ADMIN_URL = "http://localhost:8081"
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from bridge.cli.common import CommandFailed, duration_option, plain_table, print_table
+from bridge.cli.common import CommandFailed, count_option, duration_option, plain_table, print_table
 from bridge.demo import DemoError, Tally, run_demo, running_bridge
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.distribution import VERSION
@@ -22,7 +22,7 @@ _PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 
 def demo(
-    messages: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="How many messages.")] = 10_000,
+    messages: Annotated[int, count_option("How many messages.")] = 10_000,
     min_delay: Annotated[int, duration_option("The shortest delay, e.g. 500ms or 3s.", "3s")] = 3_000,
     max_delay: Annotated[int, duration_option("The longest delay.", "10s")] = 10_000,
 ) -> None:

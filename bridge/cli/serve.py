@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.common import ConfigFile, LogFormatOption, Port, WebPort
+from bridge.cli.common import ConfigFile, LogFormatOption, port_option
 from bridge.cli.running import run_bridge
 from bridge.config import load_settings
 from bridge.logs import configure_logs
@@ -18,14 +18,14 @@ def serve(
     broker_web_url: Annotated[str | None, typer.Option(metavar="URL", help="Pulsar's admin URL, http://….")] = None,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the index is stored.")] = None,
     host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for clients.")] = None,
-    port: Port = None,
+    port: Annotated[int | None, port_option("Port for clients; 0 chooses a free one.")] = None,
     advertised_address: Annotated[
         str | None, typer.Option(metavar="HOST", help="Host name that clients are told to connect to.")
     ] = None,
     web_host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for REST and health.")
     ] = None,
-    web_port: WebPort = None,
+    web_port: Annotated[int | None, port_option("Port of REST and health; 0 chooses a free one.")] = None,
     config: ConfigFile = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     log_format: LogFormatOption = None,

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from bridge.app import Bridge
-from bridge.cli.common import LogFormatOption
+from bridge.cli.common import CommandFailed, LogFormatOption, port_option
 from bridge.cli.running import run_bridge
 from bridge.config import DATA_HOME, load_settings
 from bridge.embedded import EmbeddedPulsar
+from bridge.embedded.ports import is_free
 from bridge.logs import configure_logs
 
 _HOST = "127.0.0.1"
@@ -19,18 +20,20 @@ def standalone(
     data_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Kept: the next start continues with it.", show_default=False)
     ] = DATA_HOME / "standalone",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The bridge's port for clients.")] = 6650,
-    web_port: Annotated[int, typer.Option(min=0, max=65535, help="The bridge's port of REST and health.")] = 8081,
-    broker_port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar's own port for clients.")] = 6660,
-    broker_web_port: Annotated[int, typer.Option(min=0, max=65535, help="Pulsar's admin port.")] = 8080,
+    port: Annotated[int, port_option("The bridge's port for clients.")] = 6650,
+    web_port: Annotated[int, port_option("The bridge's port of REST and health.")] = 8081,
+    broker_port: Annotated[int, port_option("Pulsar's own port for clients.")] = 6660,
+    broker_web_port: Annotated[int, port_option("Pulsar's admin port.")] = 8080,
     log_format: LogFormatOption = None,
 ) -> None:
     """Run a real Pulsar with the bridge in front on this machine, until Ctrl-C; 0 as a port chooses a free one.
 
     Pulsar is fetched once into the user's cache directory (245 MB) and needs Java 17 or newer.
     """
-    # Checked before the broker's long start; the URLs are known after it.
+    # Checked before the broker's long start, so with what is known of its URLs by then.
     settings = load_settings(
+        broker_service_url=f"pulsar://{_HOST}:{broker_port or 1}",
+        broker_web_url=f"http://{_HOST}:{broker_web_port}",
         data_dir=data_dir.absolute() / "bridge",
         host=_HOST,
         port=port,
@@ -40,6 +43,9 @@ def standalone(
         log_format=log_format,
     ).settings
     configure_logs(settings.log_level, settings.log_format)
+    for wanted in (port, web_port):
+        if wanted and not is_free(wanted, _HOST):
+            raise CommandFailed(f"port {wanted} is in use by another process: choose another, or 0 for any free one")
     typer.echo("starting Pulsar ...", err=True)
     with EmbeddedPulsar(data_dir.absolute() / "pulsar", broker_port, broker_web_port) as broker:
         urls = {"broker_service_url": broker.service_url, "broker_web_url": broker.web_url}

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -42,9 +43,9 @@ def topics(admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Outpu
 
 def get(admin_url: str, path: str) -> Any:
     """The JSON that the bridge answers. Raises CommandFailed naming the URL."""
-    url = f"{admin_url.rstrip('/')}{_ROOT}{path}"
-    if not url.startswith(("http://", "https://")):
+    if not _is_web_url(admin_url):
         raise CommandFailed(f"not a web URL: {admin_url!r} (expected http://host:port)")
+    url = f"{admin_url.rstrip('/')}{_ROOT}{path}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
             return json.load(response)
@@ -53,8 +54,18 @@ def get(admin_url: str, path: str) -> Any:
             raise CommandFailed(f"GET {url}: {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
         raise CommandFailed(f"cannot reach the bridge at {admin_url}: {_reason(error)}") from None
-    except (OSError, HTTPException, ValueError) as error:
+    except ValueError:
+        raise CommandFailed(f"GET {url}: the answer is not JSON") from None
+    except (OSError, HTTPException) as error:
         raise CommandFailed(f"GET {url}: {error}") from None
+
+
+def _is_web_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _reason(error: urllib.error.URLError) -> str:

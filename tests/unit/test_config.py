@@ -1,0 +1,168 @@
+"""Where settings come from, which source wins, and what is said about wrong ones."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.config import (
+    ConfigError,
+    Settings,
+    default_advertised_address,
+    load_settings,
+    parse_duration_ms,
+    parse_size,
+)
+
+BROKER: dict[str, Any] = {
+    "broker_service_url": "pulsar://broker.example:6650",
+    "broker_web_url": "http://broker.example:8080",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"DELAY_BRIDGE_{name.upper()}", raising=False)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "bridge.toml"
+    file.write_text(text)
+    return file
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "port = 1\nweb_port = 1\nmax_client_connections = 1\n")
+    monkeypatch.setenv("DELAY_BRIDGE_PORT", "2")
+    monkeypatch.setenv("DELAY_BRIDGE_WEB_PORT", "2")
+    loaded = load_settings(file, port=3, **BROKER)
+    settings = loaded.settings
+    assert (settings.port, settings.web_port, settings.max_client_connections) == (3, 2, 1)
+    assert [loaded.source(name) for name in ("port", "web_port", "max_client_connections", "log_level")] == [
+        "flag",
+        "environment",
+        "file",
+        "default",
+    ]
+
+
+def test_flags_that_are_none_were_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAY_BRIDGE_PORT", "7000")
+    assert load_settings(port=None, **BROKER).settings.port == 7000
+
+
+def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAY_BRIDGE_BROKER_TOKEN", "")
+    assert load_settings(**BROKER).settings.broker_token is None
+
+
+def test_units_in_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAY_BRIDGE_NEAR_TERM_BYTES", "64MB")
+    settings = load_settings(write(tmp_path, 'partition_width_ms = "10m"'), **BROKER).settings
+    assert (settings.partition_width_ms, settings.near_term_bytes) == (600_000, 64 << 20)
+
+
+def test_made_directly_it_looks_at_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAY_BRIDGE_PORT", "7000")
+    assert Settings(**BROKER, port=0).port == 0
+    assert Settings(**BROKER).port == 6650
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prot = 1", "prot (file): no such setting, did you mean port?"),
+        ("[bridge]\nport = 1", "bridge (file): no such setting"),
+        ('port = "abc"', "port (file): Input should be a valid integer.* (given: 'abc')"),
+        ("port = 70000", "port (file): Input should be less than or equal to 65535 (given: '70000')"),
+        ('partition_width_ms = "5 parsecs"', "partition_width_ms (file): not a duration: '5 parsecs' (expected .*"),
+        ("partition_width_ms = true", "partition_width_ms (file): not a duration: True (expected .*"),
+        ('near_term_bytes = "1XB"', "near_term_bytes (file): not a size: '1XB' (expected .*"),
+        ('log_format = "xml"', "log_format (file): Input should be 'console' or 'json' (given: 'xml')"),
+        ('broker_web_url = "broker:80"', "broker_web_url (file): not a web URL: 'broker:80' (expected .*"),
+        ('broker_service_url = "http://b"', "broker_service_url (file): not a service URL: 'http://b' (expected .*"),
+        ('advertised_address = ""', "advertised_address (file): String should have at least 1 character .*"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_source_and_value(tmp_path: Path, text: str, expected: str) -> None:
+    given = {name: value for name, value in BROKER.items() if name not in text}
+    with pytest.raises(ConfigError) as caught:
+        load_settings(write(tmp_path, text), **given)
+    [problem] = caught.value.problems
+    pattern = ".*".join(re.escape(part) for part in expected.split(".*"))
+    assert re.fullmatch(pattern, problem), problem
+
+
+def test_every_problem_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAY_BRIDGE_PORT", "x")
+    monkeypatch.setenv("DELAY_BRIDGE_HOST", "0.0.0.0")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(web_port=-1)
+    names = [problem.split(":")[0] for problem in caught.value.problems]
+    assert names == [
+        "broker_service_url",
+        "broker_web_url",
+        "port (environment DELAY_BRIDGE_PORT)",
+        "web_port (flag)",
+    ]
+
+
+def test_a_wrong_host_does_not_accuse_the_advertised_address() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(host=5, **BROKER)
+    assert caught.value.problems == ["host (flag): Input should be a valid string (given: '5')"]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*missing\.toml: No such file"):
+        load_settings(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match=r"bridge\.toml is not TOML: Invalid value"):
+        load_settings(write(tmp_path, "port ="))
+
+
+def test_a_token_never_shows(tmp_path: Path) -> None:
+    file = write(tmp_path, 'broker_token = "very-secret"')
+    loaded = load_settings(file, **BROKER)
+    assert loaded.settings.broker_token is not None
+    assert loaded.settings.broker_token.get_secret_value() == "very-secret"
+    assert "very-secret" not in f"{loaded.settings!r} {loaded.settings} {loaded.settings.model_dump_json()}"
+    with pytest.raises(ConfigError) as caught:
+        load_settings(write(tmp_path, 'broker_token = ["very-secret"]'), **BROKER)
+    assert "broker_token (file)" in str(caught.value)
+    assert "very-secret" not in str(caught.value)
+
+
+def test_advertised_address_follows_what_is_listened_on() -> None:
+    assert Settings(**BROKER, host="10.1.2.3").advertised_address == "10.1.2.3"
+    assert Settings(**BROKER, host="10.1.2.3", advertised_address="bridge").advertised_address == "bridge"
+    anywhere = default_advertised_address("0.0.0.0")
+    assert anywhere
+    assert anywhere != "0.0.0.0"
+
+
+def test_a_bridge_that_would_connect_to_itself_is_refused() -> None:
+    web = BROKER["broker_web_url"]
+    with pytest.raises(ConfigError, match=r"'pulsar://localhost:6650' is the bridge itself"):
+        load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web)
+    load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web, port=6651)
+    load_settings(broker_service_url="pulsar://other:6650", broker_web_url=web)
+
+
+def test_durations_and_sizes() -> None:
+    assert [parse_duration_ms(text) for text in ("250ms", "1.5s", "5m", "3h", "2d", 7)] == [
+        250,
+        1_500,
+        300_000,
+        10_800_000,
+        172_800_000,
+        7,
+    ]
+    assert [parse_size(text) for text in ("10", "1 KB", "1.5m", "2GB", 9)] == [10, 1024, 3 << 19, 2 << 30, 9]
+    for text in ("", "5", "s", "-1s", "5 s", "1e3s"):
+        with pytest.raises(ValueError, match="not a duration"):
+            parse_duration_ms(text)
+    for text in ("", "x", "-1", "1tb"):
+        with pytest.raises(ValueError, match="not a size"):
+            parse_size(text)
