@@ -6,6 +6,7 @@ share an interpreter.
 
 import contextlib
 import json
+import math
 import os
 import random
 import sys
@@ -81,7 +82,7 @@ class Tally:
     def percentile_ms(self, share: float) -> float:
         """The lateness that `share` of the messages do not exceed (nearest rank); 0 without any."""
         ordered = sorted(self.lateness_ms.values())
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+        return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
 
 @contextlib.contextmanager
