@@ -50,6 +50,9 @@ TAIL_BUFFER_ENTRIES: Final = 50_000
 FEED_PERMITS: Final = 1_000
 FEED_QUEUE_ENTRIES: Final = 2_000
 FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
+REPAIR_BATCH: Final = 1_000
+"""Acks given to the broker again in one command."""
+REPAIR_PAUSE_S: Final = 0.01
 REFETCH_BATCH: Final = 1_000
 """Immediate entries read again from the broker at a time, for redelivery."""
 

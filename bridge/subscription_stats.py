@@ -48,6 +48,8 @@ class SubscriptionStats:
     acked: int = 0
     redelivered: int = 0
     early: int = 0
+    repaired: int = 0
+    """Acks the broker had forgotten, given to it again."""
     unfetched: int = 0
     """Entries to deliver again that the broker has deleted meanwhile."""
     lateness: Lateness = field(default_factory=Lateness)

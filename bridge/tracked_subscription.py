@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import structlog
 
@@ -34,6 +34,7 @@ class TrackedSubscription:
         self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher()
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
+        self.repairing = False
         self.view: SubscriptionView | None = None
         self.feed: Feed | None = None
         self._wake = wake
@@ -88,6 +89,22 @@ class TrackedSubscription:
             self.feed = make_feed(self, view.acks.mark_delete_position)
         self.seeking = False
         self._wake()
+
+    def forgotten_acks(self, cursor: CursorState, ledger_sizes: dict[int, int]) -> Iterator[PositionKey]:
+        """What was acked through this bridge and the broker's cursor does not know (any more)."""
+        if self.view is None:
+            return iter(())
+        ranges = parse_ranges(cursor.individually_deleted)
+        return self.view.acks.missing_in(cursor.mark_delete_position, ranges, ledger_sizes)
+
+    def acknowledge_again(self, positions: Sequence[PositionKey]) -> bool:
+        """Repair the broker's cursor; False when no consumer is there to do it."""
+        state = next(iter(self.dispatcher.consumers), None)
+        if state is None:
+            return False
+        state.consumer.acknowledge(positions)
+        self.stats.repaired += len(positions)
+        return True
 
     def stop(self) -> None:
         """Dispatch no more; what was handed out counts as never delivered, until the broker says otherwise."""
@@ -147,6 +164,7 @@ class TrackedSubscription:
         if ack.ack_type != CommandAck.Individual or ack.HasField("txnid_most_bits"):
             return
         view, dispatcher = self.view, self.dispatcher
+        known = None if self._index is None else self._index.harvested_position
         blocked = dispatcher.capacity() == 0
         for message_id in ack.message_id:
             ledger, entry = message_id.ledgerId, message_id.entryId
@@ -156,6 +174,8 @@ class TrackedSubscription:
                 continue
             if dispatcher.ack(ledger, entry) or self._refetching.pop((ledger, entry), None) is not None:
                 self.stats.acked += 1
+            if known is not None and (ledger, entry) > known:
+                continue  # it may not exist: the broker decides
             if view is not None:
                 view.ack(ledger, entry)
             elif len(self._unplaced_acks) < limits.MAX_UNACKED_PER_SUBSCRIPTION:

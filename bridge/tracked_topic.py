@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import structlog
@@ -251,6 +252,7 @@ class TrackedTopic:
         subscription = self.subscriptions.pop(name, None)
         if subscription is not None:
             subscription.stop()
+        self._drop_checkpoint(name)
         if self.index is not None:
             self.index.remove_view(name)
             self._around.mark_dirty(self)
@@ -292,7 +294,31 @@ class TrackedTopic:
         if moved:
             self._drop_checkpoint(subscription.name)
         subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)
+        if not moved:
+            self._repair(subscription, state)
         self._close_gap(subscription)
+
+    def _repair(self, subscription: TrackedSubscription, state: LedgerState) -> None:
+        """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
+        cursor = state.cursors[subscription.name]
+        forgotten = subscription.forgotten_acks(cursor, state.ledger_sizes)
+        first = list(islice(forgotten, limits.REPAIR_BATCH))
+        if first and not subscription.repairing:
+            subscription.repairing = True
+            self._spawn(self._acknowledge_again(subscription, first, forgotten))
+
+    async def _acknowledge_again(
+        self, subscription: TrackedSubscription, batch: list[PositionKey], more: Iterator[PositionKey]
+    ) -> None:
+        count = 0
+        try:
+            while batch and subscription.acknowledge_again(batch):
+                count += len(batch)
+                await asyncio.sleep(limits.REPAIR_PAUSE_S)
+                batch = list(islice(more, limits.REPAIR_BATCH))
+        finally:
+            subscription.repairing = False
+        log.info("acks given to the broker again", topic=self.topic, subscription=subscription.name, entries=count)
 
     def _make_feed(self, subscription: TrackedSubscription, mark_delete_position: Position) -> Feed:
         assert self._tail is not None
@@ -402,7 +428,10 @@ class TrackedTopic:
                 log.info("subscription is gone", topic=self.topic, subscription=name)
                 self.unsubscribed(name)
             elif name in self.subscriptions:
-                self.subscriptions[name].advance(state.cursors[name].mark_delete_position)
+                subscription = self.subscriptions[name]
+                subscription.advance(state.cursors[name].mark_delete_position)
+                if subscription.dispatching:
+                    self._repair(subscription, state)
         index.drop_consumed(self._around.now_ms())
 
     # -- the pump

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyroaring import BitMap
@@ -121,6 +121,28 @@ class AckSet:
                 end = _first_absent(bitmap, first)
                 yield Position(ledger, first - 1), Position(ledger, end - 1)
                 first = bitmap.next_set_bit(end) if end <= bitmap.max() else None
+
+    def missing_in(
+        self, mark_delete_position: Position, ranges: Iterable[AckedRange], ledger_sizes: Mapping[int, int]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the (ledger, entry) acked here but not in another state of the same cursor, in order.
+
+        Only entries that exist: `ledger_sizes` gives the number of entries of each ledger.
+        """
+        theirs = AckSet(mark_delete_position)
+        theirs.merge_ranges(ranges)
+        for ledger in sorted(ledger_sizes):
+            if mark_delete_position.ledger <= ledger <= max(self.mark_delete_position.ledger, *self._ledgers, -1):
+                size = ledger_sizes[ledger]
+                yield from ((ledger, entry) for entry in self._within(ledger, size) - theirs._within(ledger, size))
+
+    def _within(self, ledger: int, size: int) -> Any:
+        """Return the acked ones of the entries 0 … size-1 as a bitmap."""
+        through, single = self.acked_in(ledger)
+        found = BitMap(single)
+        found.add_range(0, min(through + 1, size))
+        found.remove_range(size, MAX_ENTRY + 1)
+        return found
 
     def check(self) -> None:
         """Raise AssertionError when a single ack lies at or below the mark-delete position or a bitmap is empty."""

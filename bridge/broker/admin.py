@@ -34,6 +34,7 @@ class LedgerState:
     """What `internalStats` says of a topic partition."""
 
     last_confirmed_entry: Position
+    ledger_sizes: dict[int, int] = field(default_factory=dict)
     cursors: dict[str, CursorState] = field(default_factory=dict)
 
 
@@ -50,7 +51,10 @@ class AdminClient:
         """Ledgers and cursors of a topic partition. Raises AdminError."""
         body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats")
         cursors = {unquote(name): _cursor_state(cursor) for name, cursor in body.get("cursors", {}).items()}
-        return LedgerState(Position.parse(body["lastConfirmedEntry"]), cursors)
+        sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers", [])}
+        if sizes:
+            sizes[max(sizes)] = int(body.get("currentLedgerEntries", 0))  # the open ledger is listed with 0 entries
+        return LedgerState(Position.parse(body["lastConfirmedEntry"]), sizes, cursors)
 
     async def active_consumer(self, topic: str, subscription: str) -> str | None:
         """The name of the Failover consumer that the broker elected, None without one. Raises AdminError."""

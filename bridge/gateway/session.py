@@ -97,6 +97,7 @@ class ClientSession(asyncio.Protocol):
         self._producers: dict[int, Upstream] = {}
         self._consumers: dict[int, Upstream] = {}
         self._tracked: dict[int, TrackedConsumer] = {}
+        self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
         self._requests: dict[int, Callable[[bool], None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lookups = Lookups(host.service_url, self._upstream)
@@ -247,6 +248,7 @@ class ClientSession(asyncio.Protocol):
             subscribe.priority_level,
         )
         self._tracked[subscribe.consumer_id] = consumer
+        self._former.pop(subscribe.consumer_id, None)
         self._host.topics.attach(consumer)
 
     def _on_flow(self, frame: Frame) -> None:
@@ -260,7 +262,7 @@ class ClientSession(asyncio.Protocol):
     def _on_ack(self, frame: Frame) -> None:
         ack = frame.command().ack
         self._relay_by_consumer(frame, ack.consumer_id)
-        consumer = self._tracked.get(ack.consumer_id)
+        consumer = self._tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
         if consumer is not None:
             self._host.topics.acked(consumer, ack)
 
@@ -298,6 +300,7 @@ class ClientSession(asyncio.Protocol):
         consumer_id = frame.command().close_consumer.consumer_id
         self._relay_by_consumer(frame, consumer_id)
         self._drop_consumer(consumer_id)
+        self._former.pop(consumer_id, None)
 
     def _drop_consumer(self, consumer_id: int) -> None:
         self._consumers.pop(consumer_id, None)
@@ -393,6 +396,9 @@ class ClientSession(asyncio.Protocol):
         if producer:
             self._producers.pop(command.close_producer.producer_id, None)
         else:
+            consumer = self._tracked.get(command.close_consumer.consumer_id)
+            if consumer is not None:
+                self._former[consumer.consumer_id] = consumer
             self._drop_consumer(command.close_consumer.consumer_id)
         return encode_frame(command)
 
