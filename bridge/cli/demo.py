@@ -1,6 +1,7 @@
 """`delay-bridge demo`: what the demo shows while it runs, and its result."""
 
 import importlib.metadata
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ def demo(
     """
     if min_delay > max_delay:
         raise typer.BadParameter(f"--min-delay is longer than --max-delay: {min_delay} ms > {max_delay} ms")
+    # Ended by a scheduler or by Ctrl-C: either way what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True, highlight=False)
     broker = EmbeddedPulsar()
     try:
@@ -116,7 +119,7 @@ def _print_result(tally: Tally) -> None:
     print_table(table)
     client = importlib.metadata.version("pulsar-client")
     print(
-        f"{tally.delivered:,} of {tally.messages:,} messages delivered.\n"
+        f"\n{tally.delivered:,} of {tally.messages:,} messages delivered.\n"
         f"Lateness is the time at which the official Python client (pulsar-client {client}) handed a message over,\n"
         "minus its deliver_at (the clock at publishing plus the delay): network and client library included."
     )
