@@ -73,25 +73,29 @@ class Settings(BaseSettings):
     broker_service_url: str = Field(description="where the bridge finds Pulsar: pulsar://HOST:PORT or pulsar+ssl://…")
     broker_web_url: str = Field(description="the broker's admin REST interface: http://HOST:PORT or https://…")
     broker_token: SecretStr | None = Field(
-        None, description="token of the bridge's own connections; clients bring their own"
+        default=None, description="token of the bridge's own connections; clients bring their own"
     )
-    data_dir: Path = Field(DATA_HOME / "bridge", description="where the index is stored")
-    host: str = Field("0.0.0.0", description="the address the bridge listens on for clients")
-    port: int = Field(6650, ge=0, le=65535, description="the port clients connect to; 0 chooses a free one")
+    data_dir: Path = Field(default=DATA_HOME / "bridge", description="where the index is stored")
+    host: str = Field(default="0.0.0.0", description="the address the bridge listens on for clients")
+    port: int = Field(default=6650, ge=0, le=65535, description="the port clients connect to; 0 chooses a free one")
     advertised_address: str = Field(
         default_factory=lambda known: default_advertised_address(known["host"]),
         min_length=1,
         description="where clients are told to connect; by default `host`, or for 0.0.0.0 this machine's full name",
     )
-    web_host: str = Field("127.0.0.1", description="the address of REST and health")
-    web_port: int = Field(8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
-    partition_width_ms: DurationMs = Field(300_000, ge=1_000, description="the width of a time partition, e.g. 5m")
-    near_term_bytes: SizeBytes = Field(
-        32 << 20, ge=1 << 16, description="memory for what comes due next, per topic partition, e.g. 32MB"
+    web_host: str = Field(default="127.0.0.1", description="the address of REST and health")
+    web_port: int = Field(default=8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
+    partition_width_ms: DurationMs = Field(
+        default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
     )
-    max_client_connections: int = Field(limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
-    log_format: Literal["console", "json"] = Field("console", description="for people, or for programs")
+    near_term_bytes: SizeBytes = Field(
+        default=32 << 20, ge=1 << 16, description="memory for what comes due next, per topic partition, e.g. 32MB"
+    )
+    max_client_connections: int = Field(
+        default=limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["console", "json"] = Field(default="console", description="for people, or for programs")
 
     @field_validator("broker_service_url")
     @classmethod
@@ -109,7 +113,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _not_itself(self) -> Self:
         broker_host, broker_port, _ = split_service_url(self.broker_service_url)
-        if broker_port == self.port and broker_host in {*_LOOPBACK, self.host, self.advertised_address}:
+        own = {self.host, self.advertised_address}
+        if self.host in (*_ANY_ADDRESS, *_LOOPBACK):
+            own.update(_LOOPBACK)
+        if broker_port == self.port and broker_host in own:
             raise ValueError(
                 f"broker_service_url {self.broker_service_url!r} is the bridge itself: "
                 f"it listens on port {self.port}, set another"

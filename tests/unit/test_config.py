@@ -148,6 +148,7 @@ def test_a_bridge_that_would_connect_to_itself_is_refused() -> None:
         load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web)
     load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web, port=6651)
     load_settings(broker_service_url="pulsar://other:6650", broker_web_url=web)
+    load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web, host="10.1.2.3")
 
 
 def test_durations_and_sizes() -> None:
