@@ -50,6 +50,8 @@ TAIL_BUFFER_ENTRIES: Final = 50_000
 FEED_PERMITS: Final = 1_000
 FEED_QUEUE_ENTRIES: Final = 2_000
 FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
+ACK_SETTLE_S: Final = 1.0
+"""Acks of a consumer that left are in the broker's cursor by then."""
 REPAIR_BATCH: Final = 1_000
 """Acks given to the broker again in one command."""
 REPAIR_PAUSE_S: Final = 0.01

@@ -110,6 +110,12 @@ class Topics:
         if topic is not None:
             topic.detach(consumer)
 
+    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
+        """The cursor may have been moved."""
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.interrupted = True
+
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits."""
         subscription = self._subscription(consumer)

@@ -35,6 +35,8 @@ class TrackedSubscription:
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
         self.repairing = False
+        self.interrupted = False
+        """The broker closed a consumer while the topic partition stayed: the cursor was set anew, or deleted."""
         self.view: SubscriptionView | None = None
         self.feed: Feed | None = None
         self._wake = wake
@@ -45,6 +47,7 @@ class TrackedSubscription:
         self._refetching: dict[PositionKey, Redelivery] = {}
         self._refetch_task: asyncio.Task[None] | None = None
         self._last_now_ms = 0
+        self._left_at = 0.0
         self._unplaced_acks: set[PositionKey] = set()  # acks that came while there was no view to note them in
 
     # -- life cycle
@@ -87,7 +90,7 @@ class TrackedSubscription:
             if self.feed is not None:
                 self.feed.close()
             self.feed = make_feed(self, view.acks.mark_delete_position)
-        self.seeking = False
+        self.seeking = self.interrupted = False
         self._wake()
 
     def forgotten_acks(self, cursor: CursorState, ledger_sizes: dict[int, int]) -> Iterator[PositionKey]:
@@ -96,6 +99,24 @@ class TrackedSubscription:
             return iter(())
         ranges = parse_ranges(cursor.individually_deleted)
         return self.view.acks.missing_in(cursor.mark_delete_position, ranges, ledger_sizes)
+
+    def moved_by(self, cursor: CursorState) -> bool:
+        """Whether the broker's cursor was set anew since this bridge last read it.
+
+        Only the bridge's own time as owner counts: a broker that reloads a topic may have forgotten acks, and a
+        cursor that stands further back is then no seek.
+        """
+        if self.seeking:
+            return True
+        if self.view is None or self.feed is None:
+            return False
+        if self.interrupted or cursor.mark_delete_position < self.view.mark_delete_position:
+            return True
+        if asyncio.get_running_loop().time() - self._left_at < limits.ACK_SETTLE_S:
+            return False
+        # Set back while nobody was here: all single acks above the new position are gone at once.
+        ranges = parse_ranges(cursor.individually_deleted)
+        return not ranges and self.view.acks.highest > cursor.mark_delete_position
 
     def acknowledge_again(self, positions: Sequence[PositionKey]) -> bool:
         """Repair the broker's cursor; False when no consumer is there to do it."""
@@ -111,6 +132,7 @@ class TrackedSubscription:
         if self.loading is not None:
             self.loading.cancel()
             self.loading = None
+        self.interrupted = False
         self._forget_deliveries()
         if self.feed is not None:
             self.feed.close()
@@ -146,6 +168,7 @@ class TrackedSubscription:
         self.dispatcher.remove_consumer(consumer)
         if self.view is not None and not self.has_consumers:
             self.view.active = False
+        self._left_at = asyncio.get_running_loop().time()
         self._wake()
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:

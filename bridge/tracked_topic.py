@@ -285,12 +285,7 @@ class TrackedTopic:
             return
         assert self.index is not None
         assert self._tail is not None
-        moved = subscription.seeking or (
-            subscription.dispatching
-            and subscription.view is not None
-            # The broker still holds the topic it held before: a cursor that went back was set back.
-            and cursor.mark_delete_position < subscription.view.mark_delete_position
-        )
+        moved = subscription.moved_by(cursor)
         if moved:
             self._drop_checkpoint(subscription.name)
         subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)

@@ -66,6 +66,12 @@ class AckSet:
         self._dirty.add(ledger)
         return True
 
+    @property
+    def highest(self) -> Position:
+        """The highest acked position."""
+        ledger = max(self._ledgers, default=-1)
+        return Position(ledger, self._ledgers[ledger].max()) if ledger >= 0 else self.mark_delete_position
+
     def contains(self, ledger: int, entry: int) -> bool:
         """Tell whether an entry is acked."""
         through, single = self.acked_in(ledger)

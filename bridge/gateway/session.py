@@ -43,6 +43,9 @@ class TrackedTopics(Protocol):
     def detach(self, consumer: TrackedConsumer) -> None:
         """The consumer is gone; what it has not acked is free again."""
 
+    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
+        """The broker closes the consumer: its topic is unloaded, or its cursor was moved past the bridge."""
+
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """The client takes `permits` more messages."""
 
@@ -399,6 +402,7 @@ class ClientSession(asyncio.Protocol):
             consumer = self._tracked.get(command.close_consumer.consumer_id)
             if consumer is not None:
                 self._former[consumer.consumer_id] = consumer
+                self._host.topics.closed_by_broker(consumer)
             self._drop_consumer(command.close_consumer.consumer_id)
         return encode_frame(command)
 

@@ -354,7 +354,6 @@ def test_seek_back_keeps_later_acks(client: Any, pulsar: PulsarCluster, topic: s
     assert_quiet(shared(client, topic))
 
 
-@pytest.mark.xfail(strict=True, reason="a cursor set back above where the view began does not count as moved")
 def test_cursor_reset_by_the_brokers_admin_interface(client: Any, pulsar: PulsarCluster, topic: str) -> None:
     """Past the bridge: the broker disconnects the consumers, and what is acked is not any more."""
     consumer = shared(client, topic)
