@@ -22,6 +22,7 @@ from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_fra
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
+    CommandLookupTopicResponse,
     CommandSubscribe,
     FeatureFlags,
     ServerError,
@@ -106,6 +107,7 @@ class ClientSession(asyncio.Protocol):
         self._lookups = Lookups(host.service_url, self._upstream)
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._upstreams_full = 0
+        self._ended = False
         self.writable = True
 
     # -- asyncio.Protocol: the client's side
@@ -146,6 +148,8 @@ class ClientSession(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Free everything the client held."""
+        if self._decoder.buffered and not self._ended:
+            log.warning("client session ends", peer=self.peer, reason="closed in the middle of a frame")
         self._transport = None
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
@@ -442,6 +446,7 @@ class ClientSession(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         (log.warning if error else log.info)("client session ends", peer=self.peer, reason=reason)
+        self._ended = True
         self._transport.close()
         self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._abort)
 
@@ -508,7 +513,8 @@ class ClientSession(asyncio.Protocol):
 
         async def work() -> None:
             answer = await self._lookups.resolve(request)
-            owner = await self._host.topics.owner_url(request.topic)
+            refused = answer.response == CommandLookupTopicResponse.Failed
+            owner = "" if refused else await self._host.topics.owner_url(request.topic)
             self.write_client(encode_frame(lookup_answer(request, answer, owner)))
 
         await self._answering(request.request_id, work())
