@@ -139,9 +139,10 @@ class RawClient(asyncio.Protocol):
         self.send(command)
 
         def answer() -> BaseCommand | None:
-            if self.lost.done():
+            found = next((e for e in self.events if e.type in (BaseCommand.CONNECTED, BaseCommand.ERROR)), None)
+            if found is None and self.lost.done():
                 raise ConnectionError("closed instead of CONNECTED")
-            return next((e for e in self.events if e.type in (BaseCommand.CONNECTED, BaseCommand.ERROR)), None)
+            return found
 
         found = await wait_until_async(answer, "CONNECTED")
         assert found is not None
