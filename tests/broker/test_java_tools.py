@@ -1,0 +1,106 @@
+"""The Java tools of the official distribution, unchanged but for the service URL."""
+
+import itertools
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bridge.embedded.distribution import ensure_distribution
+from tests.bridge_process import BridgeProcess
+from tests.helpers import wait_until
+
+RATE = 500
+SECONDS = 6
+DELAY_MS = 2_000
+
+
+class Tools:
+    """Runs a tool of `bin/`, its output in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._home = ensure_distribution(progress=False)
+        self._folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+        output = self._folder / f"{name}-{len(self._running)}.log"
+        environment = {**os.environ, "PULSAR_MEM": "-Xms64m -Xmx256m", "PULSAR_LOG_DIR": str(self._folder)}
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [str(self._home / "bin" / name), *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=self._folder,
+            )
+        self._running.append(process)
+        return process, output
+
+    def run(self, name: str, *arguments: str) -> str:
+        process, output = self.start(name, *arguments)
+        assert process.wait(90) == 0, output.read_text()
+        return output.read_text()
+
+    def stop(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Iterator[Tools]:
+    """The tools; what still runs at the end is killed."""
+    made = Tools(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_pulsar_client_consumes(bridge: BridgeProcess, topic: str, tools: Tools) -> None:
+    """`pulsar-client consume` on a Shared subscription."""
+    consume = ("--url", bridge.service_url, "consume", "-s", "s", "-t", "Shared", "-p", "Earliest", "-n", "3", topic)
+    consumer, output = tools.start("pulsar-client", *consume)
+    tools.run("pulsar-client", "--url", bridge.service_url, "produce", "-n", "3", "-m", "hello", topic)
+    assert consumer.wait(60) == 0
+    assert output.read_text().count("content:hello") == 3
+
+
+def test_pulsar_perf_with_delay(bridge: BridgeProcess, topic: str, tools: Tools) -> None:
+    """`pulsar-perf produce -d` and `consume`: nothing before its time, unlike with the broker's own tracker."""
+    address = ("-u", bridge.service_url)
+    consumer, output = tools.start("pulsar-perf", "consume", *address, "-ss", "s", "-st", "Shared", topic)
+    wait_until(lambda: "Start receiving" in output.read_text(), "the consumer subscribes", timeout=60)
+    sent = tools.run(
+        "pulsar-perf",
+        "produce",
+        *(*address, "-r", str(RATE), "-s", "128", "-d", str(DELAY_MS // 1000)),
+        *("-m", str(RATE * SECONDS), topic),
+    )
+    found = re.search(r"Aggregated throughput stats --- (\d+) records sent", sent)  # a few more than asked for
+    assert found, sent
+    wait_until(lambda: sum(_received(output)) == int(found[1]), "everything is received", timeout=60)
+    consumer.terminate()
+    consumer.wait(30)
+    # The tool rounds to whole ms, on the same clock; nobody can be early but by that.
+    medians = _medians(output)
+    assert medians, output.read_text()
+    assert min(medians) >= DELAY_MS - 1
+    assert max(medians) < DELAY_MS + 1_000
+
+
+def _intervals(output: Path) -> Sequence[tuple[int, int]]:
+    """Messages received in all at each report, and the median latency in ms since the last one."""
+    found = re.findall(r"Throughput received:\s+(\d+) msg.*?med: (\d+)", output.read_text())
+    return [(int(total), int(median)) for total, median in found]
+
+
+def _received(output: Path) -> list[int]:
+    totals = [0, *(total for total, _ in _intervals(output))]
+    return [after - before for before, after in itertools.pairwise(totals)]
+
+
+def _medians(output: Path) -> list[int]:
+    return [median for (_, median), new in zip(_intervals(output), _received(output), strict=True) if new]

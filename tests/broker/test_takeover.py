@@ -1,0 +1,48 @@
+"""Two bridges in front of one broker: one dispatches, the other takes over when it is gone."""
+
+import time
+from typing import Any
+
+from tests.bridge_process import BridgeProcess
+from tests.broker.conftest import BridgeFactory
+from tests.clients import Clients, drain, shared, texts
+from tests.helpers import wait_until
+
+
+def test_a_client_of_the_wrong_bridge_is_led_to_the_owner(
+    private_bridge: BridgeFactory, clients: Clients, topic: str
+) -> None:
+    """Its consumer works, though only the owner dispatches, and no message comes twice."""
+    first, second = private_bridge(), private_bridge()
+    ours = shared(clients.connect(first.service_url), topic, "ours")
+    producer = clients.connect(first.service_url).create_producer(topic)
+    producer.send(b"before")
+    assert texts(drain(ours, 1)) == ["before"]
+    theirs = shared(clients.connect(second.service_url), topic, "theirs")
+    producer.send(b"after")
+    assert texts(drain(theirs, 2)) == ["before", "after"]
+    assert texts(drain(ours, 1)) == ["after"]
+    # Which one it is is the broker's choice; a newcomer may be elected.
+    assert sorted((_role(first, topic), _role(second, topic))) == ["owner", "standby"]
+
+
+def test_the_other_bridge_takes_over(private_bridge: BridgeFactory, clients: Clients, topic: str) -> None:
+    """What the killed owner had not delivered comes from the other bridge, once, and not early."""
+    first, second = private_bridge(), private_bridge()
+    both = clients.connect(f"{first.service_url},{second.service_url.removeprefix('pulsar://')}")
+    consumer = shared(both, topic)
+    producer = both.create_producer(topic)
+    wait_until(lambda: "owner" in (_role(first, topic), _role(second, topic)), "a bridge owns the topic")
+    owner, other = (first, second) if _role(first, topic) == "owner" else (second, first)
+    due = {str(number): int(time.time() * 1000) + 1_500 + 10 * number for number in range(200)}
+    for text, deliver_at in due.items():
+        producer.send(text.encode(), deliver_at=deliver_at)
+    owner.kill()
+    received = drain(consumer, len(due))
+    assert sorted(texts(received)) == sorted(due)
+    assert all(each.at_ms >= due[each.text] for each in received)
+    assert _role(other, topic) == "owner"
+
+
+def _role(bridge: BridgeProcess, topic: str) -> Any:
+    return bridge.topic(topic).get("role")
