@@ -133,7 +133,10 @@ class Bridge:
 
 def _bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises StartError naming the address."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     listening = socket.socket(family, kind, protocol)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

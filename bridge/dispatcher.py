@@ -186,6 +186,7 @@ class Dispatcher(Generic[C]):
     def _hand_out(self, state: ConsumerState[C], offers: Sequence[Offer], start: int) -> int:
         """Give one consumer its turn; returns the index of the first offer that is not its own."""
         turn = min(limits.ROUND_ROBIN_BATCH, state.permits) if len(self._order) > 1 else state.permits
+        turn = min(turn, limits.MAX_UNACKED_PER_CONSUMER - state.unacked_messages)
         messages = 0
         index = start
         unacked, positions = self.unacked, state.positions

@@ -68,6 +68,8 @@ SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
 BROKER_CHECK_S: Final = 1.0
+CURSOR_POLL_S: Final = 2.0
+"""How often mark-delete positions are asked for while messages are acked; above the broker's second between writes."""
 MAINTENANCE_INTERVAL_S: Final = 30.0
 """How often the cursors are read from the broker while all goes well; costly for it with many holes."""
 STANDBY_CHECK_S: Final = 0.5

@@ -48,6 +48,8 @@ class TrackedSubscription:
         self._refetch_task: asyncio.Task[None] | None = None
         self._last_now_ms = 0
         self._left_at = 0.0
+        self._polled: Position | None = None
+        self._acks_at_poll = 0
         self._unplaced_acks: set[PositionKey] = set()  # acks that came while there was no view to note them in
 
     # -- life cycle
@@ -91,6 +93,7 @@ class TrackedSubscription:
                 self.feed.close()
             self.feed = make_feed(self, view.acks.mark_delete_position)
         self.seeking = self.interrupted = False
+        self._polled = None
         self._wake()
 
     def forgotten_acks(self, cursor: CursorState, ledger_sizes: dict[int, int]) -> Iterator[PositionKey]:
@@ -100,18 +103,16 @@ class TrackedSubscription:
         ranges = parse_ranges(cursor.individually_deleted)
         return self.view.acks.missing_in(cursor.mark_delete_position, ranges, ledger_sizes)
 
-    def moved_by(self, cursor: CursorState) -> bool:
+    def moved_by(self, cursor: CursorState, view: SubscriptionView) -> bool:
         """Whether the broker's cursor was set anew since this bridge last read it.
 
-        Only the bridge's own time as owner counts: a broker that reloads a topic may have forgotten acks, and a
-        cursor that stands further back is then no seek.
+        A broker that reloads a topic may have forgotten single acks; behind a mark-delete position that it persisted
+        it never falls back by itself, see `_on_mark_delete`.
         """
-        if self.seeking:
+        if self.seeking or self.interrupted or cursor.mark_delete_position < view.mark_delete_position:
             return True
         if self.view is None or self.feed is None:
             return False
-        if self.interrupted or cursor.mark_delete_position < self.view.mark_delete_position:
-            return True
         if asyncio.get_running_loop().time() - self._left_at < limits.ACK_SETTLE_S:
             return False
         # Set back while nobody was here: all single acks above the new position are gone at once.
@@ -205,6 +206,26 @@ class TrackedSubscription:
                 self._unplaced_acks.add((ledger, entry))
         if blocked:
             self._wake()
+
+    def poll_cursor(self) -> None:
+        """Have the broker's mark-delete position follow the acks; to be called every CURSOR_POLL_S."""
+        state = next(iter(self.dispatcher.consumers), None)
+        if state is None or not self.dispatching:
+            return
+        if self._polled is not None or self._acks_at_poll != self.stats.acked:
+            self._acks_at_poll = self.stats.acked
+            state.consumer.request_mark_delete(self._on_mark_delete)
+
+    def _on_mark_delete(self, position: Position) -> None:
+        """Take over what the broker said one poll ago: it persists once a second, so that is not forgotten any more.
+
+        Hence a cursor that ever stands behind the view's was set back, and did not just lose acks in a crash.
+        """
+        if not self.dispatching:
+            return
+        if self._polled is not None:
+            self.advance(self._polled)
+        self._polled = None if self._polled == position else position
 
     def advance(self, position: Position) -> None:
         """The broker's mark-delete position."""

@@ -152,11 +152,15 @@ class TrackedTopic:
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
         ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
-        maintained = self._loop.time()
+        polled = maintained = self._loop.time()
         try:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 self._checkpoint()
+                if self._loop.time() - polled > limits.CURSOR_POLL_S:
+                    polled = self._loop.time()
+                    for subscription in self.subscriptions.values():
+                        subscription.poll_cursor()
                 if self._loop.time() - maintained > limits.MAINTENANCE_INTERVAL_S:
                     maintained = self._loop.time()
                     await self._maintain()
@@ -168,7 +172,9 @@ class TrackedTopic:
     def _take_over(self, state: LedgerState) -> None:
         around = self._around
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
-        self._properties = {} if hidden is None else hidden.properties
+        known = {} if hidden is None else hidden.properties
+        # A subscription that was deleted takes its checkpoint along: a new one of its name starts afresh.
+        self._properties = {key: value for key, value in known.items() if key.partition(":")[2] in state.cursors}
         index = self.index or TopicIndex(
             around.store,
             self.topic,
@@ -285,7 +291,7 @@ class TrackedTopic:
             return
         assert self.index is not None
         assert self._tail is not None
-        moved = subscription.moved_by(cursor)
+        moved = subscription.moved_by(cursor, self.index.view(subscription.name))
         if moved:
             self._drop_checkpoint(subscription.name)
         subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)
@@ -422,11 +428,8 @@ class TrackedTopic:
             if name not in state.cursors:
                 log.info("subscription is gone", topic=self.topic, subscription=name)
                 self.unsubscribed(name)
-            elif name in self.subscriptions:
-                subscription = self.subscriptions[name]
-                subscription.advance(state.cursors[name].mark_delete_position)
-                if subscription.dispatching:
-                    self._repair(subscription, state)
+            elif name in self.subscriptions and self.subscriptions[name].dispatching:
+                self._repair(self.subscriptions[name], state)
         index.drop_consumed(self._around.now_ms())
 
     # -- the pump

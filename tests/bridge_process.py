@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Protocol
 
+from bridge.protocol.topic_name import TopicName
 from tests.helpers import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +111,12 @@ class BridgeProcess:
         """What the list of tracked topics says of one; empty when it is not there."""
         _, topics = self.get("/admin/v2/delayed/topics")
         return next((each for each in topics if each["topic"] == topic), {})
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """What `GET …/stats` says of a tracked topic."""
+        status, found = self.get(f"/admin/v2/delayed/{TopicName.parse(topic).rest_path}/stats")
+        assert status == 200, found
+        return dict(found)
 
     def kill(self) -> None:
         """SIGKILL: nothing is written, nobody is told."""

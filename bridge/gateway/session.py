@@ -28,6 +28,7 @@ from bridge.protocol.pulsar_pb2 import (
     ServerError,
 )
 from bridge.protocol.topic_name import TopicName
+from tracker import Position
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +104,7 @@ class ClientSession(asyncio.Protocol):
         self._tracked: dict[int, TrackedConsumer] = {}
         self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
         self._requests: dict[int, Callable[[bool], None]] = {}
+        self._cursor_requests: dict[int, Callable[[Position], None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lookups = Lookups(host.service_url, self._upstream)
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -390,6 +392,17 @@ class ClientSession(asyncio.Protocol):
             return frame.data if upstream is self._primary else None
         return self._unless_own(upstream, frame)
 
+    def _on_last_message_id(self, upstream: Upstream, frame: Frame) -> memoryview | None:
+        response = frame.command().getLastMessageIdResponse
+        answer = self._cursor_requests.pop(response.request_id, None)
+        if answer is None:
+            return frame.data
+        if response.HasField("consumer_mark_delete_position"):
+            position = response.consumer_mark_delete_position
+            # Both are unsigned on the wire; before the first entry of a ledger it says 2^64-1.
+            answer(Position(position.ledgerId, -1 if position.entryId >= 1 << 63 else position.entryId))
+        return None
+
     def _unless_own(self, upstream: Upstream, frame: Frame) -> memoryview | None:
         return None if request_id_of(frame) > limits.GATEWAY_REQUEST_ID_BASE else frame.data
 
@@ -428,6 +441,16 @@ class ClientSession(asyncio.Protocol):
         upstream = self._consumers.get(consumer_id)
         if upstream is not None:
             upstream.write(encode_frame(command))
+
+    def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
+        """Ask the broker; requests that got no answer are forgotten when there are too many."""
+        if len(self._cursor_requests) >= limits.MAX_PENDING_REQUESTS:
+            self._cursor_requests.clear()
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id = consumer_id
+        command.getLastMessageId.request_id = request_id = self._lookups.next_request_id()
+        self._cursor_requests[request_id] = answer
+        self.send_upstream(consumer_id, command)
 
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
@@ -581,6 +604,7 @@ _SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], bytes | m
     BaseCommand.PONG: ClientSession._on_server_pong,
     BaseCommand.LOOKUP_RESPONSE: ClientSession._on_lookup_response,
     BaseCommand.SUCCESS: ClientSession._unless_own,
+    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: ClientSession._on_last_message_id,
     BaseCommand.ERROR: ClientSession._on_server_error,
     BaseCommand.CLOSE_PRODUCER: ClientSession._on_server_close,
     BaseCommand.CLOSE_CONSUMER: ClientSession._on_server_close,

@@ -1,10 +1,11 @@
 """A client's consumer on a tracked subscription: the broker sees it with 0 permits, the bridge dispatches to it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bridge.protocol.frames import MessageFramer
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
+from tracker import Position
 
 
 class ClientWriter(Protocol):
@@ -23,6 +24,9 @@ class ClientWriter(Protocol):
 
     def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command of the gateway's own for a consumer of this client."""
+
+    def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
+        """Ask the broker for the mark-delete position of a consumer's subscription; no answer on errors."""
 
     def close_consumer(self, consumer: "TrackedConsumer") -> None:
         """Close the consumer on both sides."""
@@ -70,6 +74,10 @@ class TrackedConsumer:
         for ledger, entry in positions:
             command.ack.message_id.add(ledgerId=ledger, entryId=entry)
         self._writer.send_upstream(self.consumer_id, command)
+
+    def request_mark_delete(self, answer: Callable[[Position], None]) -> None:
+        """Ask the broker where the subscription's cursor is; `answer` is not called when it does not say."""
+        self._writer.request_mark_delete(self.consumer_id, answer)
 
     def close(self) -> None:
         """Close it on both sides; the client looks the topic up and subscribes anew by itself."""

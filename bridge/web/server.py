@@ -1,10 +1,13 @@
 """HTTP beside the gateway: is it alive, does it serve, what does it track."""
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from bridge.protocol.topic_name import TopicName
 from bridge.tracked_topic import TrackedTopic
+from bridge.web.views import partition_table, topic_stats, topic_summary
 
 if TYPE_CHECKING:
     from bridge.app import Bridge
@@ -21,6 +24,8 @@ def build_web_app(bridge: "Bridge") -> web.Application:
             web.get("/healthz", routes.healthz),
             web.get("/readyz", routes.readyz),
             web.get(f"{ROOT}/topics", routes.topics),
+            web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/stats", routes.stats),
+            web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/partitions", routes.partitions),
         ]
     )
     return app
@@ -43,16 +48,17 @@ class _Routes:
         topics = self._bridge.topics
         return web.json_response([] if topics is None else [topic_summary(topic) for topic in topics.all()])
 
+    async def stats(self, request: web.Request) -> web.Response:
+        return web.json_response(topic_stats(self._tracked(request)))
 
-def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
-    """One row of the list of tracked topic partitions."""
-    index = topic.index
-    harvested = None if index is None else index.harvested_position
-    return {
-        "topic": topic.topic,
-        "role": topic.role,
-        "owner": topic.owner,
-        "harvestedPosition": None if harvested is None else str(harvested),
-        "entries": 0 if index is None else index.entries,
-        "storageSize": 0 if index is None else index.bytes,
-    }
+    async def partitions(self, request: web.Request) -> web.Response:
+        return web.json_response(partition_table(self._tracked(request)))
+
+    def _tracked(self, request: web.Request) -> TrackedTopic:
+        match = request.match_info
+        name = str(TopicName("persistent", match["tenant"], match["namespace"], match["topic"]))
+        topic = None if self._bridge.topics is None else self._bridge.topics.get(name)
+        if topic is None:
+            reason = json.dumps({"reason": f"{name} is not tracked by this bridge"})
+            raise web.HTTPNotFound(text=reason, content_type="application/json")
+        return topic

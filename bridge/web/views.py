@@ -1,0 +1,90 @@
+"""What REST answers, read from the bridge's state at that moment; field names as Pulsar's REST writes them."""
+
+from typing import Any
+
+from bridge.dispatcher import ConsumerState
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.tracked_subscription import TrackedSubscription
+from bridge.tracked_topic import TrackedTopic
+
+
+def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
+    """One row of the list of tracked topic partitions."""
+    index = topic.index
+    harvested = None if index is None else index.harvested_position
+    return {
+        "topic": topic.topic,
+        "role": topic.role,
+        "owner": topic.owner,
+        "harvestedPosition": None if harvested is None else str(harvested),
+        "entries": 0 if index is None else index.entries,
+        "storageSize": 0 if index is None else index.bytes,
+    }
+
+
+def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
+    """A tracked topic partition with its subscriptions."""
+    index = topic.index
+    partitions = [] if index is None else index.partitions()
+    return {
+        **topic_summary(topic),
+        "memoryEntries": 0 if index is None else len(index.window),
+        "memorySize": 0 if index is None else index.window.bytes_held,
+        "timePartitions": len(partitions),
+        "subscriptions": {name: _subscription(each) for name, each in topic.subscriptions.items()},
+    }
+
+
+def partition_table(topic: TrackedTopic) -> dict[str, Any]:
+    """The sizes of the time partitions; times in epoch ms, sizes in bytes before compression."""
+    index = topic.index
+    return {
+        "widthMs": None if index is None else index.partition_width_ms,
+        "partitions": [
+            {
+                "start": partition.start_ms,
+                "end": partition.end_ms,
+                "entries": partition.entries,
+                "bytes": partition.bytes,
+                "tier": partition.tier,
+            }
+            for partition in ([] if index is None else index.partitions())
+        ],
+    }
+
+
+def _subscription(subscription: TrackedSubscription) -> dict[str, Any]:
+    stats, dispatcher, view = subscription.stats, subscription.dispatcher, subscription.view
+    lateness = stats.lateness
+    return {
+        "type": "Shared",
+        "dispatching": subscription.dispatching,
+        "markDeletePosition": None if view is None else str(view.mark_delete_position),
+        "inFlight": len(dispatcher.unacked),
+        "toRedeliver": len(dispatcher.replay),
+        "delivered": stats.delivered,
+        "acked": stats.acked,
+        "redelivered": stats.redelivered,
+        "early": stats.early,
+        "acksRepaired": stats.repaired,
+        "lateness": {
+            "count": lateness.count,
+            "p50Ms": lateness.percentile(0.5),
+            "p99Ms": lateness.percentile(0.99),
+            "p999Ms": lateness.percentile(0.999),
+            "maxMs": lateness.max_ms,
+        },
+        "consumers": [_consumer(state) for state in dispatcher.consumers],
+    }
+
+
+def _consumer(state: ConsumerState[TrackedConsumer]) -> dict[str, Any]:
+    return {
+        "consumerName": state.consumer.name,
+        "address": state.consumer.peer,
+        "priorityLevel": state.priority_level,
+        "availablePermits": state.permits,
+        "unackedMessages": state.unacked_messages,
+        "blockedOnUnackedMessages": state.blocked,
+        "delivered": state.delivered,
+    }
