@@ -59,7 +59,7 @@ class SyncLoop:
 
 
 class Topics:
-    """Tells each tracked topic what its clients do; see `bridge.gateway.session.TrackedTopics`."""
+    """Tells each tracked topic what its clients do; see `bridge.gateway.consumers.TrackedTopics`."""
 
     def __init__(self, around: Surroundings, syncing: SyncLoop) -> None:
         """`around.mark_dirty` is `syncing`'s."""

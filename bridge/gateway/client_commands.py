@@ -6,12 +6,6 @@ from bridge.protocol.topic_name import TopicName
 
 HIDDEN_SUBSCRIPTION = "__delay-bridge"
 
-ROUTED_BY_CONSUMER: dict[int, str] = {
-    BaseCommand.CONSUMER_STATS: "consumerStats",
-    BaseCommand.GET_LAST_MESSAGE_ID: "getLastMessageId",
-}
-"""Commands that are relayed to the broker of their consumer, and the field that names it."""
-
 
 def is_tracked(subscribe: CommandSubscribe) -> bool:
     """Whether the bridge takes over dispatch: durable Shared on a persistent topic.

@@ -6,7 +6,8 @@ import socket
 import structlog
 
 from bridge import limits
-from bridge.gateway.session import ClientSession, TrackedTopics
+from bridge.gateway.consumers import TrackedTopics
+from bridge.gateway.session import ClientSession
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,8 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
-from bridge.gateway.client_commands import ROUTED_BY_CONSUMER, is_tracked, request_id_of
+from bridge.gateway.client_commands import request_id_of
+from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups, lookup_answer
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.upstream import Upstream, open_upstream
@@ -21,53 +22,16 @@ from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
-    CommandAck,
     CommandLookupTopicResponse,
-    CommandSubscribe,
     FeatureFlags,
     ServerError,
 )
-from bridge.protocol.topic_name import TopicName
 from tracker import Position
 
 log = structlog.get_logger(__name__)
 
 BROKER_INITIATED = (1 << 64) - 1
 """The request id of commands that answer no request."""
-
-
-class TrackedTopics(Protocol):
-    """What the gateway tells the tracked topics; every call returns at once."""
-
-    def attach(self, consumer: TrackedConsumer) -> None:
-        """The broker accepted a consumer of a tracked subscription."""
-
-    def detach(self, consumer: TrackedConsumer) -> None:
-        """The consumer is gone; what it has not acked is free again."""
-
-    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
-        """The broker closes the consumer: its topic is unloaded, or its cursor was moved past the bridge."""
-
-    def flow(self, consumer: TrackedConsumer, permits: int) -> None:
-        """The client takes `permits` more messages."""
-
-    def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
-        """An ack was relayed to the broker."""
-
-    def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
-        """The client wants these unacked entries again, or all of the consumer's (None)."""
-
-    def seeking(self, consumer: TrackedConsumer) -> None:
-        """A SEEK is on its way to the broker: nothing may be dispatched until the cursor is read anew."""
-
-    def sought(self, topic: str, subscription: str) -> None:
-        """The SEEK was answered, one way or the other."""
-
-    def unsubscribed(self, topic: str, subscription: str) -> None:
-        """The broker deleted the subscription."""
-
-    def owner_url(self, topic: str) -> Coroutine[Any, Any, str]:
-        """The address of the bridge that a client of `topic` is to connect to."""
 
 
 class SessionHost(Protocol):
@@ -100,11 +64,7 @@ class ClientSession(asyncio.Protocol):
         self._only: Upstream | None = None  # the one upstream as long as there is only one: the fast path
         self._challenger: Upstream | None = None
         self._producers: dict[int, Upstream] = {}
-        self._consumers: dict[int, Upstream] = {}
-        self._tracked: dict[int, TrackedConsumer] = {}
-        self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
-        self._requests: dict[int, Callable[[bool], None]] = {}
-        self._cursor_requests: dict[int, Callable[[Position], None]] = {}
+        self._consumers = SessionConsumers(self, host.topics, self._relay_to)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lookups = Lookups(host.service_url, self._upstream)
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -145,7 +105,7 @@ class ClientSession(asyncio.Protocol):
         self.writable = True
         for upstream in self._open_upstreams():
             upstream.resume_reading()
-        for consumer in self._tracked.values():
+        for consumer in self._consumers.tracked.values():
             self._host.topics.flow(consumer, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -159,12 +119,7 @@ class ClientSession(asyncio.Protocol):
             task.cancel()
         for upstream in self._open_upstreams():
             upstream.close()
-        tracked, self._tracked = list(self._tracked.values()), {}
-        for consumer in tracked:
-            self._host.topics.detach(consumer)
-        waiting, self._requests = list(self._requests.values()), {}
-        for callback in waiting:
-            callback(False)
+        self._consumers.end()
         self._host.closed(self)
 
     # -- client frames
@@ -172,17 +127,17 @@ class ClientSession(asyncio.Protocol):
     def _on_client_frame(self, frame: Frame) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        handler = _CLIENT_HANDLERS.get(frame.type)
+        handler, consumer_handler = _CLIENT_HANDLERS.get(frame.type), CONSUMER_HANDLERS.get(frame.type)
         if frame.type == RUN:
             self._relay_to(self._only, frame)
         elif not self._connected:
             self._before_connected(frame)
         elif handler is not None:
             handler(self, frame)
-        elif frame.type in ROUTED_BY_CONSUMER:
-            self._relay_by_consumer(frame, getattr(frame.command(), ROUTED_BY_CONSUMER[frame.type]).consumer_id)
+        elif consumer_handler is not None:
+            consumer_handler(self._consumers, frame)
         else:
-            self._relay_to(self._primary, frame)
+            self._relay_to(None, frame)
 
     def _before_connected(self, frame: Frame) -> None:
         if frame.type == BaseCommand.CONNECT and self._connect is None:
@@ -196,7 +151,7 @@ class ClientSession(asyncio.Protocol):
             raise ProtocolError(f"command of type {frame.type} before CONNECTED")
 
     def _on_auth_response(self, frame: Frame) -> None:
-        self._relay_to(self._challenger or self._primary, frame)
+        self._relay_to(self._challenger, frame)
 
     def _on_connect(self, frame: Frame) -> None:
         raise ProtocolError("CONNECT on a connection that is connected")
@@ -214,10 +169,10 @@ class ClientSession(asyncio.Protocol):
             upstream.write(frame.data)
 
     def _on_send(self, frame: Frame) -> None:
-        self._relay_to(self._producers.get(frame.command().send.producer_id, self._primary), frame)
+        self._relay_to(self._producers.get(frame.command().send.producer_id), frame)
 
     def _on_close_producer(self, frame: Frame) -> None:
-        self._relay_to(self._producers.pop(frame.command().close_producer.producer_id, self._primary), frame)
+        self._relay_to(self._producers.pop(frame.command().close_producer.producer_id, None), frame)
 
     def _on_lookup(self, frame: Frame) -> None:
         self._spawn(self._lookup(frame.command()))
@@ -236,86 +191,9 @@ class ClientSession(asyncio.Protocol):
         subscribe = frame.command().subscribe
 
         async def relay() -> None:
-            upstream = await self._lookups.upstream_of(subscribe.topic)
-            self._consumers[subscribe.consumer_id] = upstream
-            if is_tracked(subscribe):
-                self._when_answered(subscribe.request_id, lambda ok: self._subscribed(subscribe, ok))
-            upstream.write(frame.data)
+            self._consumers.subscribe(await self._lookups.upstream_of(subscribe.topic), frame, subscribe)
 
         self._spawn(self._answering(subscribe.request_id, relay()))
-
-    def _subscribed(self, subscribe: CommandSubscribe, ok: bool) -> None:
-        if not ok or subscribe.consumer_id in self._tracked:
-            return
-        topic = str(TopicName.parse(subscribe.topic))
-        consumer = TrackedConsumer(
-            self,
-            topic,
-            subscribe.subscription,
-            subscribe.consumer_id,
-            subscribe.consumer_name,
-            subscribe.priority_level,
-        )
-        self._tracked[subscribe.consumer_id] = consumer
-        self._former.pop(subscribe.consumer_id, None)
-        self._host.topics.attach(consumer)
-
-    def _on_flow(self, frame: Frame) -> None:
-        flow = frame.command().flow
-        consumer = self._tracked.get(flow.consumer_id)
-        if consumer is None:
-            self._relay_by_consumer(frame, flow.consumer_id)
-        else:
-            self._host.topics.flow(consumer, flow.messagePermits)
-
-    def _on_ack(self, frame: Frame) -> None:
-        ack = frame.command().ack
-        self._relay_by_consumer(frame, ack.consumer_id)
-        consumer = self._tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
-        if consumer is not None:
-            self._host.topics.acked(consumer, ack)
-
-    def _on_redeliver(self, frame: Frame) -> None:
-        redeliver = frame.command().redeliverUnacknowledgedMessages
-        consumer = self._tracked.get(redeliver.consumer_id)
-        if consumer is None:
-            self._relay_by_consumer(frame, redeliver.consumer_id)
-            return
-        positions = [(position.ledgerId, position.entryId) for position in redeliver.message_ids]
-        self._host.topics.redeliver(consumer, positions or None)
-
-    def _on_seek(self, frame: Frame) -> None:
-        seek = frame.command().seek
-        consumer = self._tracked.get(seek.consumer_id)
-        if consumer is not None:
-            topics, topic, subscription = self._host.topics, consumer.topic, consumer.subscription
-            topics.seeking(consumer)
-            self._when_answered(seek.request_id, lambda _: topics.sought(topic, subscription))
-        self._relay_by_consumer(frame, seek.consumer_id)
-
-    def _on_unsubscribe(self, frame: Frame) -> None:
-        unsubscribe = frame.command().unsubscribe
-        consumer = self._tracked.get(unsubscribe.consumer_id)
-        if consumer is not None:
-            self._when_answered(unsubscribe.request_id, lambda ok: self._unsubscribed(consumer, ok))
-        self._relay_by_consumer(frame, unsubscribe.consumer_id)
-
-    def _unsubscribed(self, consumer: TrackedConsumer, ok: bool) -> None:
-        if ok:
-            self._drop_consumer(consumer.consumer_id)
-            self._host.topics.unsubscribed(consumer.topic, consumer.subscription)
-
-    def _on_close_consumer(self, frame: Frame) -> None:
-        consumer_id = frame.command().close_consumer.consumer_id
-        self._relay_by_consumer(frame, consumer_id)
-        self._drop_consumer(consumer_id)
-        self._former.pop(consumer_id, None)
-
-    def _drop_consumer(self, consumer_id: int) -> None:
-        self._consumers.pop(consumer_id, None)
-        consumer = self._tracked.pop(consumer_id, None)
-        if consumer is not None:
-            self._host.topics.detach(consumer)
 
     # -- server frames (UpstreamOwner)
 
@@ -336,7 +214,7 @@ class ClientSession(asyncio.Protocol):
             self._write_all(out)
         for frame in frames:
             if frame.type in (BaseCommand.SUCCESS, BaseCommand.ERROR):
-                self._answered(frame)
+                self._consumers.answered(request_id_of(frame), frame.type == BaseCommand.SUCCESS)
 
     def on_server_writable(self, writable: bool) -> None:
         """An upstream's buffer is full: stop reading from the client until all have room again."""
@@ -393,15 +271,8 @@ class ClientSession(asyncio.Protocol):
         return self._unless_own(upstream, frame)
 
     def _on_last_message_id(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        response = frame.command().getLastMessageIdResponse
-        answer = self._cursor_requests.pop(response.request_id, None)
-        if answer is None:
-            return frame.data
-        if response.HasField("consumer_mark_delete_position"):
-            position = response.consumer_mark_delete_position
-            # Both are unsigned on the wire; before the first entry of a ledger it says 2^64-1.
-            answer(Position(position.ledgerId, -1 if position.entryId >= 1 << 63 else position.entryId))
-        return None
+        own = self._consumers.last_message_id(frame.command().getLastMessageIdResponse)
+        return None if own else frame.data
 
     def _unless_own(self, upstream: Upstream, frame: Frame) -> memoryview | None:
         return None if request_id_of(frame) > limits.GATEWAY_REQUEST_ID_BASE else frame.data
@@ -416,18 +287,8 @@ class ClientSession(asyncio.Protocol):
         if producer:
             self._producers.pop(command.close_producer.producer_id, None)
         else:
-            consumer = self._tracked.get(command.close_consumer.consumer_id)
-            if consumer is not None:
-                self._former[consumer.consumer_id] = consumer
-                self._host.topics.closed_by_broker(consumer)
-            self._drop_consumer(command.close_consumer.consumer_id)
+            self._consumers.closed_by_broker(command.close_consumer.consumer_id)
         return encode_frame(command)
-
-    def _answered(self, frame: Frame) -> None:
-        if self._requests:
-            waiting = self._requests.pop(request_id_of(frame), None)
-            if waiting is not None:
-                waiting(frame.type == BaseCommand.SUCCESS)
 
     # -- ClientWriter
 
@@ -438,31 +299,19 @@ class ClientSession(asyncio.Protocol):
 
     def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command to the broker of a consumer."""
-        upstream = self._consumers.get(consumer_id)
-        if upstream is not None:
-            upstream.write(encode_frame(command))
+        self._consumers.send(consumer_id, command)
 
     def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
-        """Ask the broker; requests that got no answer are forgotten when there are too many."""
-        if len(self._cursor_requests) >= limits.MAX_PENDING_REQUESTS:
-            self._cursor_requests.clear()
-        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
-        command.getLastMessageId.consumer_id = consumer_id
-        command.getLastMessageId.request_id = request_id = self._lookups.next_request_id()
-        self._cursor_requests[request_id] = answer
-        self.send_upstream(consumer_id, command)
+        """Ask the broker of a consumer for the mark-delete position."""
+        self._consumers.request_mark_delete(consumer_id, self._lookups.next_request_id(), answer)
 
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
-        if self._tracked.get(consumer.consumer_id) is not consumer:
-            return
-        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-        command.close_consumer.consumer_id = consumer.consumer_id
-        command.close_consumer.request_id = self._lookups.next_request_id()
-        self.send_upstream(consumer.consumer_id, command)
-        self._drop_consumer(consumer.consumer_id)
-        command.close_consumer.request_id = BROKER_INITIATED
-        self.write_client(encode_frame(command))
+        if self._consumers.close(consumer, self._lookups.next_request_id()):
+            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+            command.close_consumer.consumer_id = consumer.consumer_id
+            command.close_consumer.request_id = BROKER_INITIATED
+            self.write_client(encode_frame(command))
 
     def end(self, reason: str, error: bool = False) -> None:
         """Close the client's connection; `connection_lost` does the rest. `error`: the client is to blame."""
@@ -494,21 +343,14 @@ class ClientSession(asyncio.Protocol):
         return self._connected and self._only is not None
 
     def _relay_to(self, upstream: Upstream | None, frame: Frame) -> None:
+        """What concerns no handle that is known here goes to the first broker."""
+        upstream = upstream or self._primary
         assert upstream is not None
         upstream.write(frame.data)
-
-    def _relay_by_consumer(self, frame: Frame, consumer_id: int) -> None:
-        """A consumer nobody knows goes to the first broker, which answers as a broker does."""
-        self._relay_to(self._consumers.get(consumer_id, self._primary), frame)
 
     def _write_all(self, parts: Iterable[bytes | memoryview]) -> None:
         if self._transport is not None:
             self._transport.writelines(parts)
-
-    def _when_answered(self, request_id: int, callback: Callable[[bool], None]) -> None:
-        if len(self._requests) >= limits.MAX_PENDING_REQUESTS:
-            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} requests at once")
-        self._requests[request_id] = callback
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -588,12 +430,6 @@ _CLIENT_HANDLERS: dict[int, Callable[[ClientSession, Frame], None]] = {
     BaseCommand.CLOSE_PRODUCER: ClientSession._on_close_producer,
     BaseCommand.LOOKUP: ClientSession._on_lookup,
     BaseCommand.SUBSCRIBE: ClientSession._on_subscribe,
-    BaseCommand.FLOW: ClientSession._on_flow,
-    BaseCommand.ACK: ClientSession._on_ack,
-    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: ClientSession._on_redeliver,
-    BaseCommand.SEEK: ClientSession._on_seek,
-    BaseCommand.UNSUBSCRIBE: ClientSession._on_unsubscribe,
-    BaseCommand.CLOSE_CONSUMER: ClientSession._on_close_consumer,
 }
 
 _RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})

@@ -1,0 +1,257 @@
+"""The consumers of one client: where each lives, and what becomes of their commands.
+
+Consumers of tracked subscriptions are the bridge's to serve: what they say of permits and redelivery ends here,
+what changes the broker's cursor is relayed and noted. Everything else goes to the broker.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from bridge import limits
+from bridge.gateway.client_commands import is_tracked
+from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
+from bridge.gateway.upstream import Upstream
+from bridge.protocol.errors import ProtocolError
+from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandGetLastMessageIdResponse,
+    CommandSubscribe,
+)
+from bridge.protocol.topic_name import TopicName
+from tracker import Position
+
+
+class TrackedTopics(Protocol):
+    """What the gateway tells the tracked topics; every call returns at once."""
+
+    def attach(self, consumer: TrackedConsumer) -> None:
+        """The broker accepted a consumer of a tracked subscription."""
+
+    def detach(self, consumer: TrackedConsumer) -> None:
+        """The consumer is gone; what it has not acked is free again."""
+
+    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
+        """The broker closes the consumer: its topic is unloaded, or its cursor was moved past the bridge."""
+
+    def flow(self, consumer: TrackedConsumer, permits: int) -> None:
+        """The client takes `permits` more messages."""
+
+    def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
+        """An ack was relayed to the broker."""
+
+    def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
+        """The client wants these unacked entries again, or all of the consumer's (None)."""
+
+    def seeking(self, consumer: TrackedConsumer) -> None:
+        """A SEEK is on its way to the broker: nothing may be dispatched until the cursor is read anew."""
+
+    def sought(self, topic: str, subscription: str) -> None:
+        """The SEEK was answered, one way or the other."""
+
+    def unsubscribed(self, topic: str, subscription: str) -> None:
+        """The broker deleted the subscription."""
+
+    def owner_url(self, topic: str) -> Coroutine[Any, Any, str]:
+        """The address of the bridge that a client of `topic` is to connect to."""
+
+
+class SessionConsumers:
+    """Handlers of the commands that name a consumer; `tracked` are the consumers the bridge dispatches to."""
+
+    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Callable[[Upstream | None, Frame], None]):
+        """`relay` sends a frame to an upstream connection, the client's first one for None."""
+        self.tracked: dict[int, TrackedConsumer] = {}
+        self._writer = writer
+        self._topics = topics
+        self._relay = relay
+        self._upstreams: dict[int, Upstream] = {}
+        self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
+        self._requests: dict[int, Callable[[bool], None]] = {}
+        self._cursor_requests: dict[int, Callable[[Position], None]] = {}
+
+    def upstream(self, consumer_id: int) -> Upstream | None:
+        """Where a consumer lives. One nobody knows is the first broker's matter, which answers as a broker does."""
+        return self._upstreams.get(consumer_id)
+
+    # -- the client's commands
+
+    def subscribe(self, upstream: Upstream, frame: Frame, subscribe: CommandSubscribe) -> None:
+        """Relay; when the broker accepts a tracked consumer it is attached."""
+        self._upstreams[subscribe.consumer_id] = upstream
+        if is_tracked(subscribe):
+            self._when_answered(subscribe.request_id, lambda ok: self._subscribed(subscribe, ok))
+        self._relay(upstream, frame)
+
+    def on_flow(self, frame: Frame) -> None:
+        """Permits of a tracked consumer are the bridge's: the broker sees none and dispatches nothing."""
+        flow = frame.command().flow
+        consumer = self.tracked.get(flow.consumer_id)
+        if consumer is None:
+            self._relay(self.upstream(flow.consumer_id), frame)
+        else:
+            self._topics.flow(consumer, flow.messagePermits)
+
+    def on_ack(self, frame: Frame) -> None:
+        """Relayed untouched, and noted."""
+        ack = frame.command().ack
+        self._relay(self.upstream(ack.consumer_id), frame)
+        consumer = self.tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
+        if consumer is not None:
+            self._topics.acked(consumer, ack)
+
+    def on_redeliver(self, frame: Frame) -> None:
+        """Who dispatches redelivers."""
+        redeliver = frame.command().redeliverUnacknowledgedMessages
+        consumer = self.tracked.get(redeliver.consumer_id)
+        if consumer is None:
+            self._relay(self.upstream(redeliver.consumer_id), frame)
+            return
+        positions = [(position.ledgerId, position.entryId) for position in redeliver.message_ids]
+        self._topics.redeliver(consumer, positions or None)
+
+    def on_seek(self, frame: Frame) -> None:
+        """Relayed; the subscription waits until the cursor stands."""
+        seek = frame.command().seek
+        consumer = self.tracked.get(seek.consumer_id)
+        if consumer is not None:
+            topic, subscription = consumer.topic, consumer.subscription
+            self._topics.seeking(consumer)
+            self._when_answered(seek.request_id, lambda _: self._topics.sought(topic, subscription))
+        self._relay(self.upstream(seek.consumer_id), frame)
+
+    def on_unsubscribe(self, frame: Frame) -> None:
+        """Relayed; when the broker agrees the subscription is forgotten."""
+        unsubscribe = frame.command().unsubscribe
+        consumer = self.tracked.get(unsubscribe.consumer_id)
+        if consumer is not None:
+            self._when_answered(unsubscribe.request_id, lambda ok: self._unsubscribed(consumer, ok))
+        self._relay(self.upstream(unsubscribe.consumer_id), frame)
+
+    def on_close(self, frame: Frame) -> None:
+        """Relayed; what the consumer has not acked is free."""
+        consumer_id = frame.command().close_consumer.consumer_id
+        self._relay(self.upstream(consumer_id), frame)
+        self._drop(consumer_id)
+        self._former.pop(consumer_id, None)
+
+    def on_consumer_stats(self, frame: Frame) -> None:
+        """Relayed."""
+        self._relay(self.upstream(frame.command().consumerStats.consumer_id), frame)
+
+    def on_get_last_message_id(self, frame: Frame) -> None:
+        """Relayed."""
+        self._relay(self.upstream(frame.command().getLastMessageId.consumer_id), frame)
+
+    # -- the broker's answers
+
+    def answered(self, request_id: int, ok: bool) -> None:
+        """A SUCCESS or ERROR went to the client."""
+        if self._requests:
+            waiting = self._requests.pop(request_id, None)
+            if waiting is not None:
+                waiting(ok)
+
+    def closed_by_broker(self, consumer_id: int) -> None:
+        """A CLOSE_CONSUMER of the broker."""
+        consumer = self.tracked.get(consumer_id)
+        if consumer is not None:
+            self._former[consumer_id] = consumer
+            self._topics.closed_by_broker(consumer)
+        self._drop(consumer_id)
+
+    def last_message_id(self, response: CommandGetLastMessageIdResponse) -> bool:
+        """Take the answer to a `request_mark_delete`; False when it is the client's."""
+        answer = self._cursor_requests.pop(response.request_id, None)
+        if answer is None:
+            return False
+        if response.HasField("consumer_mark_delete_position"):
+            position = response.consumer_mark_delete_position
+            # Unsigned on the wire: before the first entry of a ledger it says 2^64-1.
+            answer(Position(position.ledgerId, -1 if position.entryId >= 1 << 63 else position.entryId))
+        return True
+
+    # -- what the bridge asks for
+
+    def send(self, consumer_id: int, command: BaseCommand) -> None:
+        """Send a command of the bridge's own to the broker of a consumer."""
+        upstream = self._upstreams.get(consumer_id)
+        if upstream is not None:
+            upstream.write(encode_frame(command))
+
+    def request_mark_delete(self, consumer_id: int, request_id: int, answer: Callable[[Position], None]) -> None:
+        """Ask the broker; requests that got no answer are forgotten when there are too many."""
+        if len(self._cursor_requests) >= limits.MAX_PENDING_REQUESTS:
+            self._cursor_requests.clear()
+        self._cursor_requests[request_id] = answer
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id = consumer_id
+        command.getLastMessageId.request_id = request_id
+        self.send(consumer_id, command)
+
+    def close(self, consumer: TrackedConsumer, request_id: int) -> bool:
+        """Close a tracked consumer in the broker; False when it is not (any more) this client's."""
+        if self.tracked.get(consumer.consumer_id) is not consumer:
+            return False
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = consumer.consumer_id
+        command.close_consumer.request_id = request_id
+        self.send(consumer.consumer_id, command)
+        self._drop(consumer.consumer_id)
+        return True
+
+    def end(self) -> None:
+        """The client is gone."""
+        tracked, self.tracked = list(self.tracked.values()), {}
+        for consumer in tracked:
+            self._topics.detach(consumer)
+        waiting, self._requests = list(self._requests.values()), {}
+        for callback in waiting:
+            callback(False)
+
+    # -- inside
+
+    def _subscribed(self, subscribe: CommandSubscribe, ok: bool) -> None:
+        if not ok or subscribe.consumer_id in self.tracked:
+            return
+        consumer = TrackedConsumer(
+            self._writer,
+            str(TopicName.parse(subscribe.topic)),
+            subscribe.subscription,
+            subscribe.consumer_id,
+            subscribe.consumer_name,
+            subscribe.priority_level,
+        )
+        self.tracked[subscribe.consumer_id] = consumer
+        self._former.pop(subscribe.consumer_id, None)
+        self._topics.attach(consumer)
+
+    def _unsubscribed(self, consumer: TrackedConsumer, ok: bool) -> None:
+        if ok:
+            self._drop(consumer.consumer_id)
+            self._topics.unsubscribed(consumer.topic, consumer.subscription)
+
+    def _drop(self, consumer_id: int) -> None:
+        self._upstreams.pop(consumer_id, None)
+        consumer = self.tracked.pop(consumer_id, None)
+        if consumer is not None:
+            self._topics.detach(consumer)
+
+    def _when_answered(self, request_id: int, callback: Callable[[bool], None]) -> None:
+        if len(self._requests) >= limits.MAX_PENDING_REQUESTS:
+            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} requests at once")
+        self._requests[request_id] = callback
+
+
+CONSUMER_HANDLERS: dict[int, Callable[[SessionConsumers, Frame], None]] = {
+    BaseCommand.FLOW: SessionConsumers.on_flow,
+    BaseCommand.ACK: SessionConsumers.on_ack,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: SessionConsumers.on_redeliver,
+    BaseCommand.SEEK: SessionConsumers.on_seek,
+    BaseCommand.UNSUBSCRIBE: SessionConsumers.on_unsubscribe,
+    BaseCommand.CLOSE_CONSUMER: SessionConsumers.on_close,
+    BaseCommand.CONSUMER_STATS: SessionConsumers.on_consumer_stats,
+    BaseCommand.GET_LAST_MESSAGE_ID: SessionConsumers.on_get_last_message_id,
+}
+"""The client's commands that name a consumer."""
