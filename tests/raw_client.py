@@ -16,6 +16,8 @@ from bridge.protocol.pulsar_pb2 import (
 from tests.helpers import wait_until_async
 
 PATIENCE_S = 10.0
+open_clients: "set[RawClient]" = set()
+"""Those of the running test; a fixture closes what a failing test leaves."""
 _ANSWERS = {
     BaseCommand.SUCCESS: "success",
     BaseCommand.ERROR: "error",
@@ -58,12 +60,14 @@ class RawClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
         self._requests: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._receipts: dict[tuple[int, int], asyncio.Future[tuple[int, int]]] = {}
         self._request_ids = itertools.count(1)
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        open_clients.add(self)
 
     def data_received(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
@@ -71,9 +75,10 @@ class RawClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        open_clients.discard(self)
         if not self.lost.done():
             self.lost.set_result(None)
-        for future in self._requests.values():
+        for future in (*self._requests.values(), *self._receipts.values()):
             future.cancel()
 
     # -- bytes and frames
@@ -117,7 +122,7 @@ class RawClient(asyncio.Protocol):
         def find() -> BaseCommand | None:
             return next((each for each in self.events if each.type == kind), None)
 
-        found = await wait_until_async(find, f"a command of type {kind}", timeout=timeout_s)
+        found = await wait_until_async(find, f"a command of type {kind}", timeout=timeout_s, interval=0.005)
         assert found is not None
         self.events.remove(found)
         return found
@@ -144,7 +149,7 @@ class RawClient(asyncio.Protocol):
                 raise ConnectionError("closed instead of CONNECTED")
             return found
 
-        found = await wait_until_async(answer, "CONNECTED")
+        found = await wait_until_async(answer, "CONNECTED", interval=0.005)
         assert found is not None
         self.events.remove(found)
         return found
@@ -225,9 +230,10 @@ class RawClient(asyncio.Protocol):
         command = BaseCommand(type=BaseCommand.SEND)
         command.send.producer_id = producer_id
         command.send.sequence_id = sequence_id
+        stored = self._receipts[producer_id, sequence_id] = asyncio.get_running_loop().create_future()
         self.send(command, len(body).to_bytes(4, "big") + body + payload)
-        receipt = (await self.event(BaseCommand.SEND_RECEIPT)).send_receipt
-        return receipt.message_id.ledgerId, receipt.message_id.entryId
+        async with asyncio.timeout(PATIENCE_S):
+            return await stored
 
     async def message(self, timeout_s: float = PATIENCE_S) -> RawMessage:
         async with asyncio.timeout(timeout_s):
@@ -246,6 +252,11 @@ class RawClient(asyncio.Protocol):
                     frame.entry(),
                 )
             )
+        elif command.type == BaseCommand.SEND_RECEIPT:
+            receipt = command.send_receipt
+            stored = self._receipts.pop((receipt.producer_id, receipt.sequence_id), None)
+            if stored is not None and not stored.done():
+                stored.set_result((receipt.message_id.ledgerId, receipt.message_id.entryId))
         elif command.type == BaseCommand.PING:
             self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
         else:

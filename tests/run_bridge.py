@@ -16,16 +16,18 @@ import structlog
 import uvloop
 
 from bridge import limits
-from bridge.app import Bridge
-from bridge.config import Settings
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: dict[str, Any]) -> None:
+    # Only now: values of `limits` are defaults of arguments in other modules.
+    from bridge.app import Bridge
+    from bridge.config import Settings
+
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     threading.Thread(target=_watch_parent, args=(loop, ended), daemon=True).start()
-    bridge = Bridge(settings)
+    bridge = Bridge(Settings(**settings))
     await bridge.start()
     print(f"ready {bridge.port} {bridge.web_port}", flush=True)
     await ended.wait()
@@ -46,7 +48,7 @@ def main() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    uvloop.run(serve(Settings(**arguments["settings"])))
+    uvloop.run(serve(arguments["settings"]))
 
 
 if __name__ == "__main__":

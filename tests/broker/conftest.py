@@ -12,6 +12,7 @@ from bridge.config import Settings
 from tests.bridge_process import BridgeProcess, Broker
 from tests.clients import Clients
 from tests.cluster import PulsarCluster
+from tests.raw_client import open_clients
 
 BridgeFactory = Callable[..., BridgeProcess]
 InProcessFactory = Callable[..., Awaitable[Bridge]]
@@ -26,15 +27,14 @@ def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def private_bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BridgeFactory]:
+def private_bridge(pulsar: PulsarCluster, tmp_path: Path) -> Iterator[BridgeFactory]:
     """Starts bridges for this test alone: `private_bridge(broker=…, limits={…}, **settings)`."""
     started: list[BridgeProcess] = []
 
     def make(
         broker: Broker | None = None, limits: dict[str, Any] | None = None, *, ready: bool = True, **settings: Any
     ) -> BridgeProcess:
-        broker = broker or request.getfixturevalue("pulsar")
-        process = BridgeProcess(broker, tmp_path / f"bridge-{len(started)}", limits, **settings)
+        process = BridgeProcess(broker or pulsar, tmp_path / f"bridge-{len(started)}", limits, **settings)
         started.append(process)
         return process.start(ready=ready)
 
@@ -44,12 +44,11 @@ def private_bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[B
 
 
 @pytest_asyncio.fixture
-async def bridge_here(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[InProcessFactory]:
+async def bridge_here(pulsar: PulsarCluster, tmp_path: Path) -> AsyncIterator[InProcessFactory]:
     """Starts bridges on the test's own event loop: for changed limits, and to look inside."""
     started: list[Bridge] = []
 
-    async def make(broker: Broker | None = None, **settings: Any) -> Bridge:
-        broker = broker or request.getfixturevalue("pulsar")
+    async def make(broker: Broker = pulsar, **settings: Any) -> Bridge:
         values: dict[str, Any] = {
             "broker_service_url": broker.service_url,
             "broker_web_url": broker.web_url,
@@ -67,6 +66,19 @@ async def bridge_here(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
     yield make
     for here in started:
         await here.stop()
+
+
+@pytest.fixture(autouse=True)
+def _raw_clients_of_async_tests(request: pytest.FixtureRequest) -> None:
+    if pytest_asyncio.is_async_test(request.node):
+        request.getfixturevalue("_no_raw_client_left")
+
+
+@pytest_asyncio.fixture
+async def _no_raw_client_left() -> AsyncIterator[None]:
+    yield
+    for client in list(open_clients):
+        await client.close()
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ async def outcome(client: RawClient, command: BaseCommand, request_id: int | Non
         def answers() -> list[str]:
             return ["closed"] if client.lost.done() else [describe(each) for each in client.events]
 
-        found = await wait_until_async(lambda: next(iter(answers()), None), "an answer")
+        found = await wait_until_async(lambda: next(iter(answers()), None), "an answer", interval=0.005)
         assert found is not None
         return "nothing" if found == "PONG" else found
     return "closed"
