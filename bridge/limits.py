@@ -37,6 +37,8 @@ MAX_CHUNKED_MESSAGES: Final = 10_000
 """Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
 DISPATCH_SLICE: Final = 300
 """Entries handled before the event loop gets its turn: about 1.5 ms."""
+PREFETCH_SLICE: Final = 1_000
+"""Entries read from disk into the near-term window at a time."""
 MAX_TIMER_MS: Final = 1_000
 """The wall clock is looked at no later than this: a step forward is noticed in time."""
 

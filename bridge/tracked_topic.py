@@ -12,24 +12,24 @@ import structlog
 from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError, LedgerState
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.fetch import fetch_entries, read_range
+from bridge.broker.fetch import fetch_entries
 from bridge.broker.pool import BrokerPool
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
+from bridge.gaps import GapFiller
 from bridge.gateway.client_commands import HIDDEN_SUBSCRIPTION
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.harvester import Harvester, new_entries
+from bridge.harvester import Harvester
 from bridge.ownership import Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
+from bridge.pump import Pump
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from tracker import Position, Store, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
-
-PREFETCH_SLICE = 1_000
 
 OnEntries = Callable[[list[StoredEntry]], None]
 OnClosed = Callable[[str], None]
@@ -74,11 +74,9 @@ class TrackedTopic:
         self._tail: TailBuffer | None = None
         self._properties: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._backfill_lock = asyncio.Lock()
         self._closing = asyncio.Event()
-        self._pump_soon: asyncio.Handle | None = None
-        self._pump_timer: asyncio.TimerHandle | None = None
-        self._turn = 0
+        self._gaps: GapFiller | None = None
+        self._pump = Pump(self.subscriptions, around.now_ms)
         self._synced_position: Position | None = None
         self._kept: tuple[Position, dict[str, int]] | None = None
 
@@ -125,10 +123,12 @@ class TrackedTopic:
         self.role = "standby"
         await self._stand_by_until_elected(ownership)
         state = await around.admin.internal_stats(self.topic)
-        self._take_over(state)
+        self._take_over(connection, state)
         assert self.harvester is not None
+        assert self.index is not None
         await self.harvester.start(connection)
         self.role, self.owner = "owner", around.advertised_url
+        self._pump.start(self.index)
         log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
         for subscription in self.subscriptions.values():
             self._load(subscription)
@@ -169,22 +169,13 @@ class TrackedTopic:
         if ownership.lost.done():
             log.warning("no longer owner of topic", topic=self.topic, reason=ownership.lost.result())
 
-    def _take_over(self, state: LedgerState) -> None:
+    def _take_over(self, connection: BrokerConnection, state: LedgerState) -> None:
         around = self._around
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
         known = {} if hidden is None else hidden.properties
         # A subscription that was deleted takes its checkpoint along: a new one of its name starts afresh.
         self._properties = {key: value for key, value in known.items() if key.partition(":")[2] in state.cursors}
-        index = self.index or TopicIndex(
-            around.store,
-            self.topic,
-            partition_width_ms=around.partition_width_ms,
-            near_term_bytes=around.near_term_bytes,
-        )
-        if index.harvested_position is None:
-            # Nothing is known here: new traffic first, what older entries are needed is read behind it.
-            index.start_at(state.last_confirmed_entry)
-        self.index = index
+        index = self.index = self._usable_index(state)
         for name in list(index.views()):
             if name not in state.cursors:
                 index.remove_view(name)
@@ -192,11 +183,38 @@ class TrackedTopic:
         self._tail = TailBuffer(index.harvested_position)
         self._synced_position, self._kept = index.harvested_position, None
         self.harvester = Harvester(
-            self.topic, index, self._tail, around.now_ms, self._on_harvested, self._on_harvester_closed
+            self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed
+        )
+        self._gaps = GapFiller(self.topic, connection, index, around.now_ms, self._on_stored)
+
+    def _usable_index(self, state: LedgerState) -> TopicIndex:
+        index = self.index or self._open_index()
+        if index.harvested_position is not None and index.harvested_position > state.last_confirmed_entry:
+            log.warning(
+                "the index is of another topic of this name, dropping it",
+                topic=self.topic,
+                harvested_position=str(index.harvested_position),
+                last_confirmed_entry=str(state.last_confirmed_entry),
+            )
+            self._around.store.drop_topic(self.topic)
+            index = self._open_index()
+        if index.harvested_position is None:
+            # Nothing is known here: new traffic first, what older entries are needed is read behind it.
+            index.start_at(state.last_confirmed_entry)
+        return index
+
+    def _open_index(self) -> TopicIndex:
+        around = self._around
+        return TopicIndex(
+            around.store,
+            self.topic,
+            partition_width_ms=around.partition_width_ms,
+            near_term_bytes=around.near_term_bytes,
         )
 
     async def _step_down(self) -> None:
         self.role, self.owner = "opening", None
+        self._pump.stop()
         self._stop_subscriptions()
         if self.harvester is not None:
             self.harvester.close()
@@ -204,14 +222,16 @@ class TrackedTopic:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._cancel_pump()
         ownership, self._ownership = self._ownership, None
         if ownership is not None:
             await ownership.resign(unsubscribe=self.unneeded)
 
     def _stop_subscriptions(self) -> None:
         if self.index is not None:
-            self.index.persist_views()
+            try:
+                self.index.persist_views()
+            except StoreError as error:  # the broker has the acks too
+                log.warning("cannot store acks", topic=self.topic, reason=str(error))
             self._around.mark_dirty(self)
         for subscription in self.subscriptions.values():
             subscription.stop()
@@ -232,7 +252,7 @@ class TrackedTopic:
         """A client's consumer is there."""
         subscription = self.subscriptions.get(consumer.subscription)
         if subscription is None:
-            subscription = TrackedSubscription(consumer.subscription, self.topic, self.wake)
+            subscription = TrackedSubscription(consumer.subscription, self.topic, self._pump.wake)
             self.subscriptions[consumer.subscription] = subscription
         first = not subscription.has_consumers
         subscription.add_consumer(consumer)
@@ -297,7 +317,10 @@ class TrackedTopic:
         subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)
         if not moved:
             self._repair(subscription, state)
-        self._close_gap(subscription)
+        assert self._gaps is not None
+        assert subscription.view is not None
+        if self._gaps.find(subscription.view) is not None:
+            self._spawn(self._gaps.fill(subscription.view))
 
     def _repair(self, subscription: TrackedSubscription, state: LedgerState) -> None:
         """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
@@ -325,7 +348,7 @@ class TrackedTopic:
         assert self._tail is not None
         assert subscription.view is not None
         start = restart_position(read_checkpoint(self._properties, subscription.name), mark_delete_position)
-        return Feed(start, subscription.view.acks, self._tail, self._open_reader, self.wake)
+        return Feed(start, subscription.view.acks, self._tail, self._open_reader, self._pump.wake)
 
     def _drop_checkpoint(self, name: str) -> None:
         for key in (f"ledger:{name}", f"entry:{name}"):
@@ -341,52 +364,11 @@ class TrackedTopic:
         assert self._connection is not None
         return await fetch_entries(self._connection, self.topic, positions)
 
-    # -- gaps: what a subscription needs and the index does not have
-
-    def _close_gap(self, subscription: TrackedSubscription) -> None:
-        index, view = self.index, subscription.view
-        assert index is not None
-        assert view is not None
-        if view.covered:
-            return
-        if index.floor is None or view.mark_delete_position >= index.floor:
-            view.covered = True
-            return
-        self._spawn(self._backfill(subscription))
-
-    async def _backfill(self, subscription: TrackedSubscription) -> None:
-        async with self._backfill_lock:
-            while (index := self.index) and (view := subscription.view) and not view.covered:
-                floor, start = index.floor, view.mark_delete_position
-                if floor is None or start >= floor:
-                    view.covered = True
-                    break
-                log.info("filling a gap", topic=self.topic, subscription=subscription.name, after=str(start))
-                try:
-                    await self._read_gap(index, start, floor)
-                except BrokerError as error:
-                    log.warning("gap not filled yet", topic=self.topic, reason=str(error))
-                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
-                    continue
-                index.lower_floor(start)
-                self.wake()
-        self._around.mark_dirty(self)
-
-    async def _read_gap(self, index: TopicIndex, after: Position, to: Position) -> None:
-        assert self._connection is not None
-
-        def store(entries: list[StoredEntry]) -> None:
-            for start in range(0, len(entries), limits.HARVEST_SLICE):
-                index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._around.now_ms())
-            self.wake()
-
-        await read_range(self._connection, self.topic, after, to, store)
-
     # -- harvest and persistence
 
-    def _on_harvested(self) -> None:
+    def _on_stored(self) -> None:
         self._around.mark_dirty(self)
-        self.wake()
+        self._pump.wake()
 
     def harvested_unsynced(self) -> Position | None:
         """The position that a sync starting now makes durable."""
@@ -431,56 +413,6 @@ class TrackedTopic:
             elif name in self.subscriptions and self.subscriptions[name].dispatching:
                 self._repair(self.subscriptions[name], state)
         index.drop_consumed(self._around.now_ms())
-
-    # -- the pump
-
-    def wake(self) -> None:
-        """Dispatch soon; cheap to call often."""
-        if self._pump_soon is None and self.role == "owner":
-            self._pump_soon = self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pump_soon = None
-        if self.index is None or self.role != "owner":
-            return
-        now_ms = self._around.now_ms()
-        subscriptions = list(self.subscriptions.values())
-        sent = 0
-        for step in range(len(subscriptions)):
-            number = (self._turn + step) % len(subscriptions)
-            sent += subscriptions[number].pump(now_ms)
-            if sent >= limits.DISPATCH_SLICE:
-                self._turn = number + 1
-                break
-        more = sent == 0 and self.index.prefetch(now_ms, PREFETCH_SLICE)
-        if sent or more:
-            self.wake()
-        else:
-            self._set_timer(now_ms)
-
-    def _set_timer(self, now_ms: int) -> None:
-        """Look again when the next entry is due, and at the clock once a second in any case."""
-        assert self.index is not None
-        wait_ms = limits.MAX_TIMER_MS
-        for subscription in self.subscriptions.values():
-            if subscription.wants() and subscription.view is not None:
-                due_ms = self.index.next_due_ms(subscription.view)
-                if due_ms is not None:
-                    wait_ms = min(wait_ms, due_ms - now_ms)
-        if self._pump_timer is not None:
-            self._pump_timer.cancel()
-        if wait_ms <= 0:
-            self.wake()
-            return
-        # The part of the current millisecond that is gone already counts.
-        passed = time.time_ns() % 1_000_000 / 1e9
-        self._pump_timer = self._loop.call_later(max(wait_ms / 1000 - passed, 0), self._pump)
-
-    def _cancel_pump(self) -> None:
-        for handle in (self._pump_soon, self._pump_timer):
-            if handle is not None:
-                handle.cancel()
-        self._pump_soon = self._pump_timer = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

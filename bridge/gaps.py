@@ -1,0 +1,68 @@
+"""Gaps: what a subscription needs and the index does not have.
+
+They open when a topic partition is taken over without its index, when a cursor is set back, and when a new
+subscription starts before what the index covers. They are filled by reading the topic again, beside live delivery.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bridge import limits
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.broker.fetch import read_range
+from bridge.harvester import new_entries
+from bridge.protocol.entries import StoredEntry
+from tracker import Position, SubscriptionView, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+
+class GapFiller:
+    """One per time as owner of a topic partition."""
+
+    def __init__(
+        self,
+        topic: str,
+        connection: BrokerConnection,
+        index: TopicIndex,
+        now_ms: Callable[[], int],
+        on_filled: Callable[[], None],
+    ) -> None:
+        """`on_filled`: entries came into the index."""
+        self._topic = topic
+        self._connection = connection
+        self._index = index
+        self._now_ms = now_ms
+        self._on_filled = on_filled
+        self._one_at_a_time = asyncio.Lock()
+
+    def find(self, view: SubscriptionView) -> tuple[Position, Position] | None:
+        """The positions (after, to] a view misses; None when it misses nothing, which is noted in the view."""
+        floor = self._index.floor
+        if not view.covered and floor is not None and view.mark_delete_position < floor:
+            return view.mark_delete_position, floor
+        view.covered = True
+        return None
+
+    async def fill(self, view: SubscriptionView) -> None:
+        """Until the view misses nothing; tried again as long as the broker does not give the entries."""
+        async with self._one_at_a_time:
+            while (gap := self.find(view)) is not None:
+                after, to = gap
+                log.info("filling a gap", topic=self._topic, subscription=view.name, after=str(after), to=str(to))
+                try:
+                    await read_range(self._connection, self._topic, after, to, self._store)
+                except BrokerError as error:
+                    log.warning("gap not filled yet", topic=self._topic, reason=str(error))
+                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+                    continue
+                self._index.lower_floor(after)
+                view.covered = True
+        self._on_filled()
+
+    def _store(self, entries: list[StoredEntry]) -> None:
+        for start in range(0, len(entries), limits.HARVEST_SLICE):
+            self._index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._now_ms())
+        self._on_filled()
