@@ -1,0 +1,49 @@
+"""Topic names as Pulsar completes and refuses them."""
+
+import pytest
+
+from bridge.protocol.topic_name import TopicName
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("t", "persistent://public/default/t"),
+        ("tenant/ns/t", "persistent://tenant/ns/t"),
+        ("persistent://tenant/ns/t", "persistent://tenant/ns/t"),
+        ("non-persistent://tenant/ns/t", "non-persistent://tenant/ns/t"),
+        ("persistent://tenant/ns/a/b", "persistent://tenant/ns/a/b"),
+        ("t-partition-3", "persistent://public/default/t-partition-3"),
+        ("persistent://public/default/ä ?#%", "persistent://public/default/ä ?#%"),
+    ],
+)
+def test_names_are_completed(text: str, full: str) -> None:
+    assert str(TopicName.parse(text)) == full
+    assert str(TopicName.parse(full)) == full
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/", "a/b", "a/b/", "persistent://", "persistent://a", "persistent://a/b", "persistent://a//c", "x://a/b/c"],
+)
+def test_what_is_no_name(text: str) -> None:
+    with pytest.raises(ValueError, match="not a topic name") as caught:
+        TopicName.parse(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "partition"),
+    [("t", None), ("t-partition-0", 0), ("t-partition-12", 12), ("t-partition-", None), ("-partition-x", None)],
+)
+def test_partitions(text: str, partition: int | None) -> None:
+    assert TopicName.parse(text).partition == partition
+
+
+def test_only_persistent_topics_are_stored() -> None:
+    assert TopicName.parse("t").persistent
+    assert not TopicName.parse("non-persistent://public/default/t").persistent
+
+
+def test_rest_paths_are_encoded() -> None:
+    assert TopicName.parse("persistent://a/b/c/d ?").rest_path == "persistent/a/b/c%2Fd%20%3F"
