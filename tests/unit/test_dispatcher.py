@@ -1,0 +1,328 @@
+"""Who gets which entry."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from bridge import limits
+from bridge.dispatcher import Dispatcher, Offer
+from bridge.protocol.entries import Chunk
+
+Names = Dispatcher[str]
+
+
+def offers(count: int, start: int = 0, messages: int = 1) -> list[Offer]:
+    return [Offer(1, entry, messages, None, b"") for entry in range(start, start + count)]
+
+
+def with_consumers(names: str, permits: int = 0, level: int = 0) -> Names:
+    dispatcher: Names = Dispatcher()
+    for name in names:
+        dispatcher.add_consumer(name, level)
+        dispatcher.flow(name, permits, True)
+    return dispatcher
+
+
+def given(assigned: Iterable[tuple[str, Sequence[Offer]]]) -> dict[str, list[int]]:
+    return {name: [offer.entry for offer in batch] for name, batch in assigned}
+
+
+def replay(dispatcher: Names) -> list[tuple[int, int]]:
+    return [(position[1], again.redelivery_count) for position, again in dispatcher.replay.items()]
+
+
+# -- permits and turns
+
+
+def test_no_more_than_permits() -> None:
+    dispatcher = with_consumers("a", permits=3)
+    assigned, left = dispatcher.assign(offers(5))
+    assert given(assigned) == {"a": [0, 1, 2]}
+    assert [offer.entry for offer in left] == [3, 4]
+    assert dispatcher.capacity() == 0
+
+
+def test_nobody_there() -> None:
+    dispatcher: Names = Dispatcher()
+    assigned, left = dispatcher.assign(offers(2))
+    assert assigned == []
+    assert len(left) == 2
+    assert dispatcher.capacity() == 0
+
+
+def test_round_robin_in_batches() -> None:
+    dispatcher = with_consumers("abc", permits=1_000)
+    size = limits.ROUND_ROBIN_BATCH
+    assigned, _ = dispatcher.assign(offers(size * 3))
+    assert {name: len(entries) for name, entries in given(assigned).items()} == {"a": size, "b": size, "c": size}
+
+
+def test_round_robin_goes_on_where_it_stopped() -> None:
+    dispatcher = with_consumers("abc", permits=1_000)
+    order = [next(iter(given(dispatcher.assign(offers(1, start=number))[0]))) for number in range(6)]
+    assert order == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_a_lone_consumer_gets_all_at_once() -> None:
+    dispatcher = with_consumers("a", permits=1_000)
+    assert given(dispatcher.assign(offers(500))[0]) == {"a": list(range(500))}
+
+
+def test_a_batch_may_take_permits_below_zero() -> None:
+    """As the broker: the batch cannot be split, the consumer pays with later permits."""
+    dispatcher = with_consumers("a", permits=3)
+    assigned, left = dispatcher.assign(offers(2, messages=10))
+    assert given(assigned) == {"a": [0]}
+    assert len(left) == 1
+    dispatcher.flow("a", 7, True)
+    assert dispatcher.capacity() == 0
+    dispatcher.flow("a", 1, True)
+    assert dispatcher.capacity() == 1
+    dispatcher.check()
+
+
+def test_priority_levels() -> None:
+    dispatcher = with_consumers("ab", permits=5, level=1)
+    dispatcher.add_consumer("first", 0)
+    dispatcher.flow("first", 4, True)
+    assigned, _ = dispatcher.assign(offers(10))
+    assert given(assigned) == {"first": [0, 1, 2, 3], "a": [4, 5, 6, 7, 8], "b": [9]}
+
+
+def test_a_connection_that_is_full_gets_nothing() -> None:
+    dispatcher = with_consumers("ab", permits=10)
+    dispatcher.flow("a", 0, False)
+    assert given(dispatcher.assign(offers(5))[0]) == {"b": [0, 1, 2, 3, 4]}
+    dispatcher.flow("a", 0, True)
+    assert dispatcher.capacity() == 15
+
+
+def test_permits_of_a_consumer_that_left() -> None:
+    dispatcher = with_consumers("a")
+    dispatcher.remove_consumer("a")
+    dispatcher.flow("a", 10, True)
+    assert dispatcher.capacity() == 0
+    assert dispatcher.remove_consumer("a") == 0
+
+
+# -- acks
+
+
+def test_acks() -> None:
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(3))
+    assert dispatcher.ack(1, 1)
+    assert not dispatcher.ack(1, 1)
+    assert not dispatcher.ack(9, 9)
+    assert sorted(dispatcher.unacked) == [(1, 0), (1, 2)]
+    dispatcher.check()
+
+
+def test_an_ack_while_it_waits_for_redelivery() -> None:
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(2))
+    dispatcher.redeliver("a", None)
+    assert dispatcher.ack(1, 0)
+    assert replay(dispatcher) == [(1, 1)]
+
+
+def test_the_brokers_mark_delete_position_acks_what_is_below() -> None:
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(6))
+    dispatcher.redeliver("a", [(1, 0), (1, 5)])
+    assert dispatcher.advance(1, 3) == 4
+    assert sorted(dispatcher.unacked) == [(1, 4)]
+    assert replay(dispatcher) == [(5, 1)]
+    dispatcher.check()
+
+
+def test_batch_acks_add_up() -> None:
+    """Bits: 1 = still unacked. A client that reports an older state takes nothing back."""
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(1, messages=4))
+    dispatcher.ack_partly(1, 0, (0b1110,))
+    dispatcher.ack_partly(1, 0, (0b1011,))
+    dispatcher.redeliver("a", None)
+    ((_, again),) = dispatcher.take_replay(10)
+    assert again.ack_set == (0b1010,)
+
+
+# -- redelivery
+
+
+def test_redelivery_counts() -> None:
+    dispatcher = with_consumers("a", permits=100)
+    dispatcher.assign(offers(3))
+    for count in range(1, 4):
+        assert dispatcher.redeliver("a", [(1, 1)]) == 1
+        ((position, again),) = dispatcher.take_replay(10)
+        assert (position, again.redelivery_count) == ((1, 1), count)
+        dispatcher.assign([Offer(1, 1, 1, None, b"", again.redelivery_count)])
+    dispatcher.check()
+
+
+def test_redelivery_of_everything_of_one_consumer() -> None:
+    dispatcher = with_consumers("ab", permits=100)
+    assigned = given(dispatcher.assign(offers(40))[0])
+    assert dispatcher.redeliver("a", None) == 20
+    assert [entry for entry, _ in replay(dispatcher)] == assigned["a"]
+
+
+def test_nobody_asks_for_what_another_has() -> None:
+    dispatcher = with_consumers("ab", permits=100)
+    dispatcher.assign(offers(40))
+    others = [position for position, each in dispatcher.unacked.items() if each.consumer.consumer == "b"]
+    assert dispatcher.redeliver("a", others) == 0
+    assert dispatcher.redeliver("a", [(7, 7)]) == 0
+    assert dispatcher.redeliver("nobody", None) == 0
+
+
+def test_what_a_consumer_leaves_keeps_its_count() -> None:
+    """The broker counts when a client asks, not when it leaves."""
+    dispatcher = with_consumers("ab", permits=5)
+    dispatcher.assign(offers(5))
+    dispatcher.redeliver("a", [(1, 2)])
+    ((_, again),) = dispatcher.take_replay(1)
+    dispatcher.flow("a", 1, True)
+    dispatcher.assign([Offer(1, 2, 1, None, b"", again.redelivery_count)])
+    holder = next(iter(dispatcher.unacked.values())).consumer.consumer
+    left = dispatcher.remove_consumer(holder) + dispatcher.remove_consumer("ab".replace(holder, ""))
+    assert left == 5
+    assert replay(dispatcher) == [(0, 0), (1, 0), (2, 1), (3, 0), (4, 0)]
+    dispatcher.check()
+
+
+def test_replay_is_in_order_of_position() -> None:
+    dispatcher = with_consumers("a", permits=100)
+    dispatcher.assign(offers(10))
+    dispatcher.redeliver("a", [(1, 7), (1, 2), (1, 5)])
+    taken = dispatcher.take_replay(2)
+    assert [position[1] for position, _ in taken] == [2, 5]
+    dispatcher.put_back(*taken[0])
+    assert [entry for entry, _ in replay(dispatcher)] == [2, 7]
+
+
+def test_clear_keeps_consumers_and_permits() -> None:
+    dispatcher = with_consumers("ab", permits=30)
+    dispatcher.assign(offers(40))
+    dispatcher.redeliver("a", [(1, 0)])
+    dispatcher.clear()
+    assert not dispatcher.unacked
+    assert not dispatcher.replay
+    assert dispatcher.capacity() == 20
+    dispatcher.check()
+
+
+# -- limits
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_UNACKED_PER_CONSUMER", 10)
+    monkeypatch.setattr(limits, "MAX_UNACKED_PER_SUBSCRIPTION", 16)
+    monkeypatch.setattr(limits, "ROUND_ROBIN_BATCH", 4)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_consumer_that_does_not_ack_is_blocked_until_half_is_acked() -> None:
+    dispatcher = with_consumers("a", permits=100)
+    assigned, left = dispatcher.assign(offers(50))
+    assert given(assigned) == {"a": list(range(10))}
+    assert len(left) == 40
+    assert dispatcher.capacity() == 0
+    for entry in range(4):
+        dispatcher.ack(1, entry)
+    assert dispatcher.capacity() == 0
+    dispatcher.ack(1, 4)
+    assert dispatcher.capacity() > 0
+    assert given(dispatcher.assign(offers(50, start=10))[0]) == {"a": [10, 11, 12, 13, 14]}
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_blocked_consumer_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_UNACKED_PER_SUBSCRIPTION", 1_000)
+    dispatcher = with_consumers("ab", permits=100)
+    for start in range(0, 200, 20):
+        assigned, _ = dispatcher.assign(offers(20, start=start))
+        for entry in given(assigned)["b"]:
+            dispatcher.ack(1, entry)
+    assert dispatcher.capacity() == 100 - dispatcher.consumers[1].delivered
+    assert dispatcher.consumers[0].unacked_messages == 10
+    dispatcher.check()
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_redelivery_frees_a_blocked_consumer() -> None:
+    dispatcher = with_consumers("a", permits=100)
+    dispatcher.assign(offers(10))
+    assert dispatcher.capacity() == 0
+    dispatcher.redeliver("a", None)
+    assert dispatcher.capacity() > 0
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_subscription_that_does_not_ack_is_blocked_until_half_is_acked() -> None:
+    dispatcher = with_consumers("abc", permits=100)
+    dispatcher.assign(offers(16))
+    assert dispatcher.capacity() == 0
+    dispatcher.add_consumer("d", 0)
+    dispatcher.flow("d", 100, True)
+    assert dispatcher.capacity() == 0
+    for entry in range(8):
+        dispatcher.ack(1, entry)
+    assert dispatcher.capacity() > 0
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_departure_unblocks_the_subscription() -> None:
+    dispatcher = with_consumers("ab", permits=100)
+    dispatcher.assign(offers(16))
+    dispatcher.remove_consumer("a")
+    assert dispatcher.capacity() > 0
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_large_batch_and_the_limit() -> None:
+    """Never stuck: a batch larger than the limit goes out, and blocks."""
+    dispatcher = with_consumers("a", permits=100)
+    assigned, left = dispatcher.assign(offers(3, messages=50))
+    assert given(assigned) == {"a": [0]}
+    assert len(left) == 2
+    dispatcher.ack(1, 0)
+    assert given(dispatcher.assign(left)[0]) == {"a": [1]}
+
+
+# -- chunked messages
+
+
+def chunk(entry: int, uuid: str, *, last: bool = False) -> Offer:
+    return Offer(1, entry, 1, None, b"", chunk=Chunk(uuid, last))
+
+
+def test_chunks_go_where_the_first_one_went() -> None:
+    dispatcher = with_consumers("ab", permits=100)
+    sent = [chunk(0, "x"), chunk(1, "y"), chunk(2, "x"), chunk(3, "y", last=True), chunk(4, "x", last=True)]
+    assigned = given(dispatcher.assign(sent)[0])
+    assert sorted(assigned.values()) == [[0, 2, 4], [1, 3]]
+
+
+def test_a_chunk_waits_for_the_permits_of_its_consumer() -> None:
+    dispatcher = with_consumers("a", permits=1)
+    dispatcher.add_consumer("b", 0)
+    dispatcher.assign([chunk(0, "x")])
+    dispatcher.flow("b", 100, True)
+    assigned, left = dispatcher.assign([chunk(1, "x", last=True), *offers(1, start=2)])
+    assert given(assigned) == {"b": [2]}
+    assert not left
+    assert replay(dispatcher) == [(1, 0)]
+    dispatcher.flow("a", 1, True)
+    assert given(dispatcher.assign([chunk(1, "x", last=True)])[0]) == {"a": [1]}
+
+
+def test_chunks_of_a_consumer_that_left_go_to_another() -> None:
+    dispatcher = with_consumers("a", permits=1)
+    dispatcher.assign([chunk(0, "x")])
+    dispatcher.remove_consumer("a")
+    dispatcher.add_consumer("b", 0)
+    dispatcher.flow("b", 10, True)
+    assert given(dispatcher.assign([chunk(0, "x"), chunk(1, "x", last=True)])[0]) == {"b": [0, 1]}
