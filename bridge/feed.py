@@ -39,6 +39,7 @@ class Feed:
         self._queue_bytes = 0
         self._read_position = start
         self._granted = 0
+        self._message_bytes = float(limits.FEED_FIRST_GUESS_BYTES)  # what a message weighs here, as seen lately
         self._reader: EntryReader | None = None
         self._opening: asyncio.Task[None] | None = None
         self._taken: deque[tuple[int, int]] = deque()
@@ -49,15 +50,20 @@ class Feed:
         """Whether it takes from the shared buffer."""
         return self._number is not None
 
-    def take(self, limit: int) -> list[StoredEntry]:
-        """At most `limit` entries that are not acked yet. None available does not mean none to come."""
+    def take(self, limit: int, max_bytes: int = limits.DISPATCH_SLICE_BYTES) -> list[StoredEntry]:
+        """Entries that are not acked yet: at most `limit`, and none after those so far weigh `max_bytes`.
+
+        None available does not mean none to come.
+        """
         result: list[StoredEntry] = []
-        while len(result) < limit:
+        size = 0
+        while len(result) < limit and size < max_bytes:
             entry = self._next()
             if entry is None:
                 break
             if not self._acks.contains(entry.ledger, entry.entry):
                 result.append(entry)
+                size += len(entry.raw)
         if result:
             self._taken.extend((entry.ledger, entry.entry) for entry in result)
             if len(self._taken) > 2 * limits.MAX_UNACKED_PER_SUBSCRIPTION:
@@ -144,18 +150,22 @@ class Feed:
         self._grant()
 
     def _grant(self) -> None:
-        """Keep what is under way plus what is queued within the queue's limits."""
-        if self._reader is None or self._queue_bytes >= limits.FEED_QUEUE_BYTES:
+        """Keep what is under way plus what is queued within the queue's limits, in entries and in bytes."""
+        if self._reader is None:
             return
-        room = limits.FEED_QUEUE_ENTRIES - len(self._queue) - self._granted
-        if room >= limits.FEED_PERMITS // 2:
-            permits = min(room, limits.FEED_PERMITS)
-            self._granted += permits
-            self._reader.grant(permits)
+        by_count = limits.FEED_QUEUE_ENTRIES - len(self._queue)
+        by_bytes = int((limits.FEED_QUEUE_BYTES - self._queue_bytes) / self._message_bytes)
+        allowed = max(min(by_count, by_bytes, limits.FEED_PERMITS), 0 if self._queue else 1)
+        if self._granted <= allowed // 2:
+            permits = allowed - max(self._granted, 0)
+            if permits > 0:
+                self._granted += permits
+                self._reader.grant(permits)
 
     def _on_entries(self, entries: list[StoredEntry]) -> None:
         for entry in entries:
             self._granted -= entry.message_count
+            self._message_bytes += (len(entry.raw) / max(entry.message_count, 1) - self._message_bytes) / 4
             if entry.deliver_at_ms is None and not entry.marker:
                 self._queue.append(entry)
                 self._queue_bytes += len(entry.raw)

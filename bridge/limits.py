@@ -37,6 +37,8 @@ MAX_CHUNKED_MESSAGES: Final = 10_000
 """Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
 DISPATCH_SLICE: Final = 300
 """Entries handled before the event loop gets its turn: about 1.5 ms."""
+DISPATCH_SLICE_BYTES: Final = 1024 * 1024
+"""A slice ends earlier when its entries are large; one entry always goes."""
 PREFETCH_SLICE: Final = 1_000
 """Entries read from disk into the near-term window at a time."""
 MAX_TIMER_MS: Final = 1_000
@@ -52,12 +54,14 @@ TAIL_BUFFER_ENTRIES: Final = 50_000
 FEED_PERMITS: Final = 1_000
 FEED_QUEUE_ENTRIES: Final = 2_000
 FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
+FEED_FIRST_GUESS_BYTES: Final = 1024 * 1024
+"""What a message is taken to weigh before one was seen: permits are given for what the queue can hold."""
 ACK_SETTLE_S: Final = 1.0
 """Acks of a consumer that left are in the broker's cursor by then."""
 REPAIR_BATCH: Final = 1_000
 """Acks given to the broker again in one command."""
 REPAIR_PAUSE_S: Final = 0.01
-REFETCH_BATCH: Final = 1_000
+REFETCH_BATCH: Final = 100
 """Immediate entries read again from the broker at a time, for redelivery."""
 
 # Memory

@@ -46,6 +46,7 @@ class TrackedSubscription:
         self._ready: deque[Offer] = deque()
         self._refetching: dict[PositionKey, Redelivery] = {}
         self._refetch_task: asyncio.Task[None] | None = None
+        self._drained = asyncio.Event()
         self._last_now_ms = 0
         self._left_at = 0.0
         self._polled: Position | None = None
@@ -244,10 +245,10 @@ class TrackedSubscription:
         if not self.wants():
             return 0
         budget = min(self.dispatcher.capacity(), limits.DISPATCH_SLICE)
-        ready = self._ready
-        if now_ms < self._last_now_ms and ready:
+        if now_ms < self._last_now_ms and self._ready:
             self._hold_back()
         self._last_now_ms = now_ms
+        ready = self._ready
         if len(ready) < budget:
             self._add_replays(budget - len(ready), now_ms)
         if len(ready) < budget:
@@ -270,17 +271,20 @@ class TrackedSubscription:
         )
 
     def _add_replays(self, limit: int, now_ms: int) -> None:
-        early: list[tuple[PositionKey, Redelivery]] = []
+        later: list[tuple[PositionKey, Redelivery]] = []
+        size = 0
         for position, redelivery in self.dispatcher.take_replay(limit):
-            if redelivery.key is not None and decode_key(redelivery.key)[0] > now_ms:
-                early.append((position, redelivery))  # the clock was set back since it was delivered first
+            early = redelivery.key is not None and decode_key(redelivery.key)[0] > now_ms
+            if early or size >= limits.DISPATCH_SLICE_BYTES:
+                later.append((position, redelivery))  # early: the clock was set back since it was delivered first
                 continue
             raw = self._raw_of(position, redelivery)
             if raw is None:
                 self._refetching[position] = redelivery
             else:
+                size += len(raw)
                 self._replay(position, redelivery, raw)
-        for position, redelivery in early:
+        for position, redelivery in later:
             self.dispatcher.put_back(position, redelivery)
         if self._refetching and self._refetch_task is None:
             self._refetch_task = asyncio.get_running_loop().create_task(self._refetch())
@@ -315,6 +319,7 @@ class TrackedSubscription:
             offers = [_with_chunk(offer) for offer in offers]
         assigned, left = self.dispatcher.assign(offers)
         self._ready = deque(left)
+        self._drained.set()
         sent = 0
         for consumer, batch in assigned:
             consumer.send((o.ledger, o.entry, o.redelivery_count, o.ack_set, o.raw) for o in batch)
@@ -327,6 +332,9 @@ class TrackedSubscription:
         """Read again from the broker what is not kept here."""
         assert self._fetch is not None
         while self._refetching:
+            while len(self._ready) >= limits.REFETCH_BATCH:
+                self._drained.clear()
+                await self._drained.wait()
             positions = sorted(self._refetching)[: limits.REFETCH_BATCH]
             try:
                 found = await self._fetch(positions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import islice
 
 from tracker import limits
 from tracker.entries import DueEntry
@@ -34,13 +33,14 @@ class DueReader:
         """Return a stored entry, from memory or disk."""
         return self.window.get(key) or self._disk.get(key)
 
-    def due(self, view: SubscriptionView, now_ms: int, limit: int) -> list[DueEntry]:
+    def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int) -> list[DueEntry]:
         """Hand out the next entries with deliver_at_ms <= now_ms, late ones first. See `TopicIndex.due`."""
         bound = time_bound(now_ms + 1)
-        found = view.take_late(bound, limit, self.get) if view.late_count else []
-        scan_left = limit * limits.SCAN_FACTOR
-        while len(found) < limit and scan_left > 0 and view.cursor < bound:
-            scan_left -= self._scan(view, bound, limit, scan_left, found)
+        found = view.take_late(bound, limit, max_bytes, self.get) if view.late_count else []
+        scan_left, bytes_left = limit * limits.SCAN_FACTOR, max_bytes - _size(found)
+        while len(found) < limit and scan_left > 0 and bytes_left > 0 and view.cursor < bound:
+            scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
+            scan_left, bytes_left = scan_left - scanned, bytes_left - size
         return found
 
     def next_due_ms(self, view: SubscriptionView) -> int | None:
@@ -70,8 +70,10 @@ class DueReader:
         """Tell whether nothing is stored between a view's cursor and a bound."""
         return self._disk.first_key(view.cursor, end) is None
 
-    def _scan(self, view: SubscriptionView, bound: bytes, limit: int, scan_left: int, found: list[DueEntry]) -> int:
-        """Hand out entries from one stretch, of the window or of the disk; return how many were looked at."""
+    def _scan(
+        self, view: SubscriptionView, bound: bytes, limit: int, max_bytes: int, found: list[DueEntry]
+    ) -> tuple[int, int]:
+        """Hand out entries from one stretch, of window or disk; return how many were read, and their bytes."""
         window, cursor = self.window, view.cursor
         if window.covers(cursor):
             end = min(bound, window.high)
@@ -79,17 +81,17 @@ class DueReader:
         else:
             end = min(bound, window.low) if cursor < window.low else bound
             source = self._disk.scan(cursor, end)
-        scanned = 0
-        while len(found) < limit and scanned < scan_left:
-            wanted = min(limit - len(found), scan_left - scanned)
-            chunk = list(islice(source, wanted))
-            scanned += len(chunk)
-            found += view.hand_out(chunk)
-            if len(chunk) < wanted:
-                view.cursor = end
-                return scanned
-            view.cursor = successor(chunk[-1].key)
-        return scanned
+        chunk: list[DueEntry] = []
+        size = 0
+        view.cursor = end
+        for due in source:
+            chunk.append(due)
+            size += len(due[5])
+            if len(chunk) == limit or size >= max_bytes:
+                view.cursor = successor(due[0])
+                break
+        found += view.hand_out(chunk)
+        return len(chunk), size
 
     def _ahead_ms(self, view: SubscriptionView) -> int | None:
         """Return the time of the first entry at or after the cursor, or of the window's end if that is all we know."""
@@ -117,3 +119,7 @@ class DueReader:
                 return room > 0
         window.extend(read, end)
         return False
+
+
+def _size(entries: list[DueEntry]) -> int:
+    return sum([len(due.raw) for due in entries])

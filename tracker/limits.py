@@ -25,6 +25,9 @@ SCAN_FACTOR = 4
 LATE_KEYS_MAX = 100_000
 """Keys a view remembers behind its cursor; beyond that the cursor moves back and reads them again."""
 
+DUE_BYTES = 1024 * 1024
+"""What one call hands out at most, by default; a single larger entry is handed out all the same."""
+
 DROP_EXAMINED_MAX = 1_000
 """Time partitions looked at by one call that drops the consumed ones."""
 

@@ -189,13 +189,15 @@ class TopicIndex:
         """Write what changed in the views' acks since the last call, unsynced; return the records written."""
         return self._views.persist()
 
-    def due(self, view: SubscriptionView, now_ms: int, limit: int) -> list[DueEntry]:
-        """Return the next entries due for a view, at most `limit`, late ones first; they become outstanding.
+    def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = limits.DUE_BYTES) -> list[DueEntry]:
+        """Return the next entries due for a view, late ones first; they become outstanding.
+
+        At most `limit`, and none after those so far weigh `max_bytes`.
 
         None has deliver_at_ms > now_ms. The work is bounded: after many acked entries fewer than `limit` may come back
         although more are due; `next_due_ms` then returns a time that has passed.
         """
-        return self._due.due(view, now_ms, limit)
+        return self._due.due(view, now_ms, limit, max_bytes)
 
     def next_due_ms(self, view: SubscriptionView) -> int | None:
         """Return when to call `due` next, None when nothing is pending.

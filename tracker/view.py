@@ -127,13 +127,21 @@ class SubscriptionView:
             self.cursor = self._late[0]
             self._clear_late()
 
-    def take_late(self, bound: bytes, limit: int, get: Callable[[bytes], DueEntry | None]) -> list[DueEntry]:
-        """Hand out at most `limit` late entries before a bound, read with `get`."""
+    def take_late(
+        self, bound: bytes, limit: int, max_bytes: int, get: Callable[[bytes], DueEntry | None]
+    ) -> list[DueEntry]:
+        """Hand out at most `limit` late entries before a bound, read with `get`, until they weigh `max_bytes`."""
         count = min(limit, self._late.bisect_left(bound))
-        keys = list(self._late[:count])
-        entries = [due for due in map(get, keys) if due is not None]
-        for key in keys:
+        entries: list[DueEntry] = []
+        size = 0
+        for key in list(self._late[:count]):
+            due = get(key)
             self._forget_late(KEY.unpack(key)[1:])
+            if due is not None:
+                entries.append(due)
+                size += len(due.raw)
+                if size >= max_bytes:
+                    break
         return self.hand_out(entries)
 
     def late_keys(self) -> list[bytes]:
