@@ -1,0 +1,201 @@
+"""Lookups: redirects followed as a client would, the answer names the bridge and nothing else."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from bridge import limits
+from bridge.broker.connection import BrokerError
+from bridge.gateway.client_commands import is_tracked
+from bridge.gateway.lookups import MAX_REDIRECTS, Lookups, lookup_answer
+from bridge.gateway.upstream import Upstream
+from bridge.protocol.frames import FrameDecoder
+from bridge.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandSubscribe,
+    ServerError,
+)
+
+Connect = CommandLookupTopicResponse.Connect
+Redirect = CommandLookupTopicResponse.Redirect
+Failed = CommandLookupTopicResponse.Failed
+
+FIRST = "pulsar://first:6650"
+BRIDGE = "pulsar://bridge:6650"
+TOPIC = "persistent://public/default/t"
+
+
+class Brokers:
+    """Answers lookups by a script per URL; the last answer of each is repeated."""
+
+    def __init__(self, **answers: list[CommandLookupTopicResponse]) -> None:
+        self.answers = {f"pulsar://{name}:6650": list(script) for name, script in answers.items()}
+        self.asked: list[tuple[str, CommandLookupTopic]] = []
+        self.lookups = Lookups(FIRST, self.connect)
+
+    async def connect(self, url: str) -> Upstream:
+        if url not in self.answers:
+            raise BrokerError(f"cannot reach {url}")
+        return cast(Upstream, FakeUpstream(url, self))
+
+    def ask(self, url: str, request: CommandLookupTopic) -> None:
+        self.asked.append((url, request))
+        script = self.answers[url]
+        if not script:
+            return
+        answer = CommandLookupTopicResponse()
+        answer.CopyFrom(script.pop(0) if len(script) > 1 else script[0])
+        answer.request_id = request.request_id
+        asyncio.get_running_loop().call_soon(self.lookups.answered, answer)
+
+
+class FakeUpstream:
+    def __init__(self, url: str, brokers: Brokers) -> None:
+        self.url = url
+        self._brokers = brokers
+
+    def write(self, data: bytes) -> None:
+        (frame,) = FrameDecoder().feed(data)
+        self._brokers.ask(self.url, frame.command().lookupTopic)
+
+
+def answer(kind: "CommandLookupTopicResponse.LookupType", to: str = "", **fields: object) -> CommandLookupTopicResponse:
+    response = CommandLookupTopicResponse(request_id=0, response=kind)
+    if to:
+        response.brokerServiceUrl = f"pulsar://{to}:6650"
+    for name, value in fields.items():
+        setattr(response, name, value)
+    return response
+
+
+def request(**fields: object) -> CommandLookupTopic:
+    result = CommandLookupTopic(topic=TOPIC, request_id=7)
+    for name, value in fields.items():
+        setattr(result, name, value)
+    return result
+
+
+async def test_the_owner_is_remembered() -> None:
+    brokers = Brokers(first=[answer(Connect, "owner")], owner=[])
+    assert (await brokers.lookups.resolve(request())).response == Connect
+    assert (await brokers.lookups.upstream_of(TOPIC)).url == "pulsar://owner:6650"
+    assert len(brokers.asked) == 1
+
+
+async def test_redirects_are_followed_with_their_authority() -> None:
+    brokers = Brokers(
+        first=[answer(Redirect, "second", authoritative=True)],
+        second=[answer(Redirect, "third", authoritative=False)],
+        third=[answer(Connect, "owner")],
+        owner=[],
+    )
+    await brokers.lookups.resolve(request(original_principal="somebody"))
+    assert [(url, each.authoritative) for url, each in brokers.asked] == [
+        (FIRST, False),
+        ("pulsar://second:6650", True),
+        ("pulsar://third:6650", False),
+    ]
+    assert {each.original_principal for _, each in brokers.asked} == {"somebody"}
+
+
+async def test_a_broker_that_wants_to_be_asked_through_its_service_url() -> None:
+    """Standalone on loopback: the address it names may be one nobody reaches."""
+    brokers = Brokers(first=[answer(Connect, "unreachable", proxy_through_service_url=True)])
+    await brokers.lookups.resolve(request())
+    assert (await brokers.lookups.upstream_of(TOPIC)).url == FIRST
+
+
+async def test_refusals_are_given_back_and_not_remembered() -> None:
+    refusal = answer(Failed, error=ServerError.AuthorizationError, message="not yours")
+    brokers = Brokers(first=[refusal, refusal, answer(Connect, "owner")], owner=[])
+    assert (await brokers.lookups.resolve(request())).message == "not yours"
+    with pytest.raises(BrokerError, match="not yours") as caught:
+        await brokers.lookups.upstream_of(TOPIC)
+    assert caught.value.code == ServerError.AuthorizationError
+    assert (await brokers.lookups.upstream_of(TOPIC)).url == "pulsar://owner:6650"
+
+
+async def test_endless_redirects() -> None:
+    brokers = Brokers(first=[answer(Redirect, "first")])
+    with pytest.raises(BrokerError, match=str(MAX_REDIRECTS)):
+        await brokers.lookups.resolve(request())
+    assert len(brokers.asked) == MAX_REDIRECTS
+
+
+async def test_a_redirect_to_nowhere() -> None:
+    brokers = Brokers(first=[answer(Redirect, "gone")])
+    with pytest.raises(BrokerError, match="gone"):
+        await brokers.lookups.resolve(request())
+
+
+async def test_a_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.05)
+    brokers = Brokers(first=[])
+    with pytest.raises(BrokerError, match="did not answer") as caught:
+        await brokers.lookups.resolve(request())
+    assert caught.value.code == ServerError.ServiceNotReady
+
+
+async def test_answers_nobody_asked_for() -> None:
+    brokers = Brokers(first=[answer(Connect, "owner")])
+    assert not brokers.lookups.answered(answer(Connect))
+    await brokers.lookups.resolve(request())
+    assert not brokers.lookups.answered(answer(Connect))
+
+
+async def test_request_ids_are_not_the_clients() -> None:
+    brokers = Brokers(first=[answer(Connect, "owner")], owner=[])
+    await asyncio.gather(*(brokers.lookups.resolve(request(topic=f"{TOPIC}{n}")) for n in range(5)))
+    ids = [each.request_id for _, each in brokers.asked]
+    assert len(set(ids)) == 5
+    assert min(ids) > limits.GATEWAY_REQUEST_ID_BASE
+
+
+# -- what the client is told
+
+
+def test_the_client_is_told_the_bridges_address_only() -> None:
+    found = answer(Connect, "owner", authoritative=True, proxy_through_service_url=True)
+    found.brokerServiceUrlTls = "pulsar+ssl://owner:6651"
+    command = lookup_answer(request(), found, BRIDGE)
+    response = command.lookupTopicResponse
+    assert command.type == BaseCommand.LOOKUP_RESPONSE
+    assert (response.request_id, response.brokerServiceUrl, response.response) == (7, BRIDGE, Connect)
+    assert not response.brokerServiceUrlTls
+    assert not response.proxy_through_service_url
+    assert b"owner" not in command.SerializeToString()
+
+
+def test_the_client_is_told_why_it_was_refused() -> None:
+    command = lookup_answer(request(), answer(Failed, error=ServerError.TopicNotFound, message="no"), BRIDGE)
+    response = command.lookupTopicResponse
+    assert (response.response, response.error, response.message) == (Failed, ServerError.TopicNotFound, "no")
+    assert not response.brokerServiceUrl
+
+
+# -- what is taken over
+
+
+@pytest.mark.parametrize(
+    ("fields", "tracked"),
+    [
+        ({}, True),
+        ({"topic": "short"}, True),
+        ({"topic": "non-persistent://public/default/t"}, False),
+        ({"durable": False}, False),
+        ({"subType": CommandSubscribe.Exclusive}, False),
+        ({"subType": CommandSubscribe.Failover}, False),
+        ({"subscription": "__delay-bridge"}, False),
+        ({"subscription": "__delay-bridge-reader-1"}, False),
+    ],
+)
+def test_durable_shared_subscriptions_are_taken_over(fields: dict[str, object], tracked: bool) -> None:
+    command = CommandSubscribe(
+        topic=TOPIC, subscription="s", subType=CommandSubscribe.Shared, consumer_id=1, request_id=1
+    )
+    for name, value in fields.items():
+        setattr(command, name, value)
+    assert is_tracked(command) == tracked
