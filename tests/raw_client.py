@@ -220,12 +220,20 @@ class RawClient(asyncio.Protocol):
         return answer.producer_success.producer_name
 
     async def publish(
-        self, payload: bytes, deliver_at: int | None = None, producer_id: int = 1, sequence_id: int = 0
+        self,
+        payload: bytes,
+        deliver_at: int | None = None,
+        *,
+        producer_id: int = 1,
+        sequence_id: int = 0,
+        messages: int | None = None,
     ) -> tuple[int, int]:
-        """SEND; returns the position once stored."""
+        """SEND; returns the position once stored. `messages`: what the metadata calls the size of the batch."""
         metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1)
         if deliver_at is not None:
             metadata.deliver_at_time = deliver_at
+        if messages is not None:
+            metadata.num_messages_in_batch = messages
         body = metadata.SerializeToString()
         command = BaseCommand(type=BaseCommand.SEND)
         command.send.producer_id = producer_id

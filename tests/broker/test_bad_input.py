@@ -408,6 +408,25 @@ async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes)
     await client.close()
 
 
+@pytest.mark.parametrize("count", [0, -5, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
+async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count: int, delayed: bool) -> None:
+    """Permits may go wrong for it, but nothing gets stuck."""
+    client = await raw_client(scene.url)
+    await client.consume(topic)
+    client.flow(100)
+    await client.produce(topic)
+    at = now_ms() + 100 if delayed else None
+    sent = [await client.publish(b"x", at, messages=each) for each in (1, count, 1)]
+    found: set[tuple[int, int]] = set()
+    while found != set(sent):
+        position = (await client.message(3)).position
+        found.add(position)
+        client.ack(position)
+        client.flow(max(count, 1))
+    await client.close()
+
+
 @pytest.mark.parametrize("permits", [0, (1 << 32) - 1])
 async def test_odd_permits(scene: Scene, topic: str, permits: int) -> None:
     client = await raw_client(scene.url)
