@@ -2,12 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import CursorState
 from bridge.broker.connection import BrokerError
 from bridge.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.feed import Feed
@@ -16,7 +15,7 @@ from bridge.protocol.entries import StoredEntry, chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.subscription_stats import SubscriptionStats
 from bridge.tail_buffer import TailBuffer
-from tracker import Position, SubscriptionView, TopicIndex, decode_key, parse_ranges
+from tracker import AckSet, Position, SubscriptionView, TopicIndex, decode_key
 
 log = structlog.get_logger(__name__)
 
@@ -69,21 +68,23 @@ class TrackedSubscription:
         self,
         index: TopicIndex,
         tail: TailBuffer,
-        cursor: CursorState,
+        acks: AckSet,
         make_feed: Callable[["TrackedSubscription", Position], Feed],
         fetch: Fetch,
         moved: bool,
     ) -> None:
-        """Begin (or go on) with the broker's cursor. `moved`: it was set anew by a seek, what is known here is void."""
+        """Begin (or go on) with what the broker's cursor has acked.
+
+        `moved`: the cursor was set anew, as by a seek; what is known here is void.
+        """
         self._index, self._tail, self._fetch = index, tail, fetch
         view = index.view(self.name)
-        ranges = parse_ranges(cursor.individually_deleted)
         if moved:
             self._forget_deliveries()
-            view.reset(cursor.mark_delete_position, ranges)
+            view.reset(acks)
             view.covered = False
         else:
-            view.merge(cursor.mark_delete_position, ranges)
+            view.merge(acks)
         for position in self._unplaced_acks:
             view.ack(*position)
         self._unplaced_acks.clear()
@@ -97,28 +98,20 @@ class TrackedSubscription:
         self._polled = None
         self._wake()
 
-    def forgotten_acks(self, cursor: CursorState, ledger_sizes: dict[int, int]) -> Iterator[PositionKey]:
-        """What was acked through this bridge and the broker's cursor does not know (any more)."""
-        if self.view is None:
-            return iter(())
-        ranges = parse_ranges(cursor.individually_deleted)
-        return self.view.acks.missing_in(cursor.mark_delete_position, ranges, ledger_sizes)
-
-    def moved_by(self, cursor: CursorState, view: SubscriptionView) -> bool:
+    def moved_by(self, acks: AckSet, view: SubscriptionView) -> bool:
         """Whether the broker's cursor was set anew since this bridge last read it.
 
         A broker that reloads a topic may have forgotten single acks; behind a mark-delete position that it persisted
         it never falls back by itself, see `_on_mark_delete`.
         """
-        if self.seeking or self.interrupted or cursor.mark_delete_position < view.mark_delete_position:
+        if self.seeking or self.interrupted or acks.mark_delete_position < view.mark_delete_position:
             return True
         if self.view is None or self.feed is None:
             return False
         if asyncio.get_running_loop().time() - self._left_at < limits.ACK_SETTLE_S:
             return False
         # Set back while nobody was here: all single acks above the new position are gone at once.
-        ranges = parse_ranges(cursor.individually_deleted)
-        return not ranges and self.view.acks.highest > cursor.mark_delete_position
+        return not len(acks) and view.acks.highest > acks.mark_delete_position
 
     def acknowledge_again(self, positions: Sequence[PositionKey]) -> bool:
         """Repair the broker's cursor; False when no consumer is there to do it."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import AdminClient, AdminError, LedgerState
+from bridge.broker.admin import AdminClient, AdminError, LedgerState, acks_of
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
 from bridge.broker.pool import BrokerPool
@@ -27,7 +27,7 @@ from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
-from tracker import Position, Store, StoreError, TopicIndex
+from tracker import AckSet, Position, Store, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -304,28 +304,29 @@ class TrackedTopic:
                 log.warning("cannot read cursor", topic=self.topic, subscription=subscription.name, reason=str(error))
                 await asyncio.sleep(limits.RETRY_BACKOFF_S[min(attempt, len(limits.RETRY_BACKOFF_S) - 1)])
                 attempt += 1
-        subscription.loading = None
         cursor = state.cursors.get(subscription.name)
-        if cursor is None:
+        acks = None if cursor is None else await acks_of(cursor)
+        subscription.loading = None
+        if acks is None:
             log.warning("subscription has no cursor", topic=self.topic, subscription=subscription.name)
             return
         assert self.index is not None
         assert self._tail is not None
-        moved = subscription.moved_by(cursor, self.index.view(subscription.name))
+        moved = subscription.moved_by(acks, self.index.view(subscription.name))
         if moved:
             self._drop_checkpoint(subscription.name)
-        subscription.start(self.index, self._tail, cursor, self._make_feed, self._fetch, moved)
+        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved)
         if not moved:
-            self._repair(subscription, state)
+            self._repair(subscription, acks, state.ledger_sizes)
         assert self._gaps is not None
         assert subscription.view is not None
         if self._gaps.find(subscription.view) is not None:
             self._spawn(self._gaps.fill(subscription.view))
 
-    def _repair(self, subscription: TrackedSubscription, state: LedgerState) -> None:
+    def _repair(self, subscription: TrackedSubscription, acks: AckSet, ledger_sizes: dict[int, int]) -> None:
         """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
-        cursor = state.cursors[subscription.name]
-        forgotten = subscription.forgotten_acks(cursor, state.ledger_sizes)
+        assert subscription.view is not None
+        forgotten = subscription.view.acks.missing_in(acks, ledger_sizes)
         first = list(islice(forgotten, limits.REPAIR_BATCH))
         if first and not subscription.repairing:
             subscription.repairing = True
@@ -397,21 +398,18 @@ class TrackedTopic:
                 self._kept = keep
 
     async def _maintain(self) -> None:
-        """Catch up with what happened to the cursors past the bridge, and give back what nobody needs."""
+        """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
         try:
-            state = await self._around.admin.internal_stats(self.topic)
+            names = await self._around.admin.subscription_names(self.topic)
         except AdminError as error:
-            log.warning("cannot read cursors", topic=self.topic, reason=str(error))
+            log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return
         if index is None or self.role != "owner":
             return
-        for name in list(index.views()):
-            if name not in state.cursors:
-                log.info("subscription is gone", topic=self.topic, subscription=name)
-                self.unsubscribed(name)
-            elif name in self.subscriptions and self.subscriptions[name].dispatching:
-                self._repair(self.subscriptions[name], state)
+        for name in [name for name in index.views() if name not in names]:
+            log.info("subscription is gone", topic=self.topic, subscription=name)
+            self.unsubscribed(name)
         index.drop_consumed(self._around.now_ms())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -1,6 +1,6 @@
 """The delayed index: no asyncio, no sockets, no clock reads."""
 
-from tracker.ack_set import AckedRange, AckSet, parse_ranges
+from tracker.ack_set import AckedRange, AckSet, iter_ranges, parse_ranges
 from tracker.entries import DueEntry, NewEntry
 from tracker.keys import KEY_LENGTH, decode_key, encode_key
 from tracker.position import EARLIEST, Position
@@ -25,5 +25,6 @@ __all__ = [
     "UnsupportedFormat",
     "decode_key",
     "encode_key",
+    "iter_ranges",
     "parse_ranges",
 ]

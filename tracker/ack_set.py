@@ -16,16 +16,28 @@ AckedRange = tuple[Position, Position]
 MAX_ENTRY = 2**32 - 1
 """The highest entry number a bitmap holds; ledgers roll over long before."""
 
-_RANGE = re.compile(r"\(\s*(-?\d+:-?\d+)\s*\.\.\s*(-?\d+:-?\d+)\s*\]")
+_RANGE = re.compile(r"\(\s*(-?\d+):(-?\d+)\s*\.\.\s*(-?\d+):(-?\d+)\s*\]\s*(?:,\s*)?")
 _NOTHING: frozenset[int] = frozenset()
 
 
 def parse_ranges(text: str) -> list[AckedRange]:
     """Read `[(3:1..3:4],(3:5..3:6]]` as `internalStats` prints it; raises ValueError naming the text."""
+    return list(iter_ranges(text))
+
+
+def iter_ranges(text: str) -> Iterator[AckedRange]:
+    """Read like `parse_ranges`, one range at a time: a cursor with many holes takes a while."""
     body = text.strip()
-    if not (body.startswith("[") and body.endswith("]")) or _RANGE.sub("", body[1:-1]).strip(", \n"):
-        raise ValueError(f"not a list of acked ranges: {text!r}")
-    return [(Position.parse(lower), Position.parse(upper)) for lower, upper in _RANGE.findall(body)]
+    if not (body.startswith("[") and body.endswith("]")):
+        raise ValueError(f"not a list of acked ranges: {text[:200]!r}")
+    position, end = 1, len(body) - 1
+    while position < end:
+        found = _RANGE.match(body, position, end)
+        if found is None:
+            raise ValueError(f"not a list of acked ranges: {text[:200]!r}, at {body[position : position + 40]!r}")
+        lower_ledger, lower_entry, upper_ledger, upper_entry = map(int, found.groups())
+        yield Position(lower_ledger, lower_entry), Position(upper_ledger, upper_entry)
+        position = found.end()
 
 
 class AckSet:
@@ -44,6 +56,13 @@ class AckSet:
         for ledger, record in records:
             acks._ledgers[ledger] = BitMap.deserialize(record)
         acks._prune()
+        return acks
+
+    @classmethod
+    def of(cls, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> AckSet:
+        """Build from what a broker says of a cursor."""
+        acks = cls(mark_delete_position)
+        acks.merge_ranges(ranges)
         return acks
 
     def __len__(self) -> int:
@@ -128,17 +147,27 @@ class AckSet:
                 yield Position(ledger, first - 1), Position(ledger, end - 1)
                 first = bitmap.next_set_bit(end) if end <= bitmap.max() else None
 
-    def missing_in(
-        self, mark_delete_position: Position, ranges: Iterable[AckedRange], ledger_sizes: Mapping[int, int]
-    ) -> Iterator[tuple[int, int]]:
+    def update(self, other: AckSet) -> None:
+        """Take over all that another state of the same cursor has acked."""
+        for ledger, bitmap in other._ledgers.items():
+            self._ledgers.setdefault(ledger, BitMap()).update(bitmap)
+            self._dirty.add(ledger)
+        self.advance(other.mark_delete_position)
+        self._prune()
+
+    def replace(self, other: AckSet) -> None:
+        """Become a copy of another state of the same cursor, as a seek does; the position may go back."""
+        self.reset(other.mark_delete_position, ())
+        self.update(other)
+
+    def missing_in(self, theirs: AckSet, ledger_sizes: Mapping[int, int]) -> Iterator[tuple[int, int]]:
         """Yield the (ledger, entry) acked here but not in another state of the same cursor, in order.
 
         Only entries that exist: `ledger_sizes` gives the number of entries of each ledger.
         """
-        theirs = AckSet(mark_delete_position)
-        theirs.merge_ranges(ranges)
+        last = max(self.mark_delete_position.ledger, *self._ledgers, -1)
         for ledger in sorted(ledger_sizes):
-            if mark_delete_position.ledger <= ledger <= max(self.mark_delete_position.ledger, *self._ledgers, -1):
+            if theirs.mark_delete_position.ledger <= ledger <= last:
                 size = ledger_sizes[ledger]
                 yield from ((ledger, entry) for entry in self._within(ledger, size) - theirs._within(ledger, size))
 

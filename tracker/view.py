@@ -8,7 +8,7 @@ from typing import Any
 from sortedcontainers import SortedList
 
 from tracker import limits
-from tracker.ack_set import AckedRange, AckSet
+from tracker.ack_set import AckSet
 from tracker.entries import DueEntry
 from tracker.keys import FIRST_KEY, KEY, KEY_TIME
 from tracker.position import Position
@@ -69,21 +69,20 @@ class SubscriptionView:
 
     def advance(self, mark_delete_position: Position) -> None:
         """Take over the broker's mark-delete position if it is ahead; costs a pass over what is outstanding."""
-        self.merge(mark_delete_position, ())
+        self.merge(AckSet(mark_delete_position))
 
-    def merge(self, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> None:
+    def merge(self, acks: AckSet) -> None:
         """Add what the broker knows to be acked: nothing is taken back."""
-        self.acks.advance(mark_delete_position)
-        self.acks.merge_ranges(ranges)
+        self.acks.update(acks)
         contains = self.acks.contains
         for position in [known for known in self.outstanding if contains(*known)]:
             self._release(self.outstanding.pop(position))
         for position in [known for known in self._late_keys if contains(*known)]:
             self._forget_late(position)
 
-    def reset(self, mark_delete_position: Position, ranges: Iterable[AckedRange]) -> None:
+    def reset(self, acks: AckSet) -> None:
         """Replace the acks, as a seek does, and start over. Persist the views and sync before relying on it."""
-        self.acks.reset(mark_delete_position, ranges)
+        self.acks.replace(acks)
         self.release_all()
 
     def release_all(self) -> None:

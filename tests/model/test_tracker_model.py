@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tracker import DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
+from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
 from tracker import store as store_module
 from tracker.position import EARLIEST
 
@@ -239,7 +239,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
         if name in self.views:
             mark, lower = self.position_at(number), self.position_at(number + 2)
             upper = Position(lower.ledger, lower.entry + run)
-            self.view(name).reset(mark, [(lower, upper)])
+            self.view(name).reset(AckSet.of(mark, [(lower, upper)]))
             model = self.views[name] = ViewModel()
             model.mark_delete = mark
             model.acked = {Position(lower.ledger, entry) for entry in range(lower.entry + 1, upper.entry + 1)}

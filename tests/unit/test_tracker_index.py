@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tracker import EARLIEST, DueEntry, NewEntry, Position, Store, StoreError, SubscriptionView, TopicIndex, limits
+from tracker import (
+    EARLIEST,
+    AckSet,
+    DueEntry,
+    NewEntry,
+    Position,
+    Store,
+    StoreError,
+    SubscriptionView,
+    TopicIndex,
+    limits,
+)
 from tracker.keys import FIRST_KEY
 
 TOPIC = "persistent://public/default/t"
@@ -142,7 +153,7 @@ def test_merging_the_brokers_acks_releases_what_they_cover(index: TopicIndex) ->
     view = active_view(index)
     add(index, 10, 20, 30, 40)
     index.due(view, 100, 10)
-    view.merge(Position(2, 0), [(Position(2, 1), Position(2, 2))])
+    view.merge(AckSet.of(Position(2, 0), [(Position(2, 1), Position(2, 2))]))
     assert set(view.outstanding) == {(2, 1), (2, 3)}
     index.check()
 
@@ -302,7 +313,7 @@ def test_a_seek_starts_over(index: TopicIndex) -> None:
     add(index, 10, 20, 30)
     assert numbers(index.due(view, 50, 10)) == [0, 1, 2]
     view.ack(2, 0)
-    view.reset(Position(2, 0), [(Position(2, 1), Position(2, 2))])
+    view.reset(AckSet.of(Position(2, 0), [(Position(2, 1), Position(2, 2))]))
     assert view.cursor == FIRST_KEY
     assert numbers(index.due(view, 50, 10)) == [1]
     view.release_all()

@@ -161,3 +161,20 @@ def test_a_failed_write_hands_ledgers_out_again() -> None:
     assert acks.take_dirty() == []
     acks.mark_dirty(ledger for ledger, _ in first)
     assert acks.take_dirty() == first
+
+
+def test_states_of_one_cursor_are_joined_and_compared() -> None:
+    """`update` forgets nothing, `replace` everything, `missing_in` names what exists and only one side has acked."""
+    ours = AckSet.of(Position(2, 1), parse_ranges("[(2:3..2:5],(3:-1..3:1]]"))
+    theirs = AckSet.of(Position(1, 9), parse_ranges("[(2:0..2:1],(3:0..3:1]]"))
+    assert list(ours.missing_in(theirs, {1: 11, 2: 6, 3: 2, 4: 7})) == [(1, 10), (2, 0), (2, 4), (2, 5), (3, 0)]
+    assert list(ours.missing_in(theirs, {2: 5})) == [(2, 0), (2, 4)]
+    assert list(theirs.missing_in(ours, {1: 11, 2: 6, 3: 2})) == []
+    theirs.update(ours)
+    assert theirs.mark_delete_position == Position(2, 1)
+    assert list(theirs.ranges()) == parse_ranges("[(2:3..2:5],(3:-1..3:1]]")
+    assert theirs.highest == Position(3, 1)
+    theirs.replace(AckSet.of(Position(1, 0), parse_ranges("[(2:0..2:1]]")))
+    assert theirs.mark_delete_position == Position(1, 0)
+    assert list(theirs.ranges()) == parse_ranges("[(2:0..2:1]]")
+    assert [ledger for ledger, record in theirs.take_dirty() if record is None] == [3]
