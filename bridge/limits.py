@@ -14,6 +14,10 @@ CLIENT_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 CLIENT_WRITE_LOW_WATER: Final = 1024 * 1024
 SERVER_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 SERVER_WRITE_LOW_WATER: Final = 1024 * 1024
+CLIENT_READ_BYTES: Final = 32 * 1024
+"""Read from a client in one turn of the event loop: about 1,500 acks."""
+SERVER_READ_BYTES: Final = 16 * 1024
+"""Read by harvester and feeds in one turn: about 200 small entries, stored within 2 ms."""
 KEEP_ALIVE_INTERVAL_S: Final = 30.0
 """Pulsar's `keepAliveIntervalSeconds`: a peer silent for two of these is gone."""
 REQUEST_TIMEOUT_S: Final = 30.0

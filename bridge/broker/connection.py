@@ -13,6 +13,7 @@ from bridge.protocol.entries import StoredEntry, stored_entry
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
+from bridge.sliced_reads import SlicedReads
 
 log = structlog.get_logger(__name__)
 
@@ -57,11 +58,12 @@ class ConsumerListener(Protocol):
         """The broker closed the consumer, or the connection is gone. Told once."""
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(SlicedReads):
     """One TCP connection; open it with `connect`."""
 
     def __init__(self, url: str) -> None:
         """`url`: the broker's service URL, for messages and logs."""
+        super().__init__(limits.SERVER_READ_BYTES)
         self.url = url
         self.max_message_size = 0
         self._decoder = FrameDecoder()
@@ -79,6 +81,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start keep-alive."""
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._schedule_keep_alive()
 

@@ -26,6 +26,7 @@ from bridge.protocol.pulsar_pb2 import (
     FeatureFlags,
     ServerError,
 )
+from bridge.sliced_reads import SlicedReads
 from tracker import Position
 
 log = structlog.get_logger(__name__)
@@ -47,11 +48,12 @@ class SessionHost(Protocol):
         """Count it out."""
 
 
-class ClientSession(asyncio.Protocol):
+class ClientSession(SlicedReads):
     """The server side of one client connection."""
 
     def __init__(self, host: SessionHost) -> None:
         """Wait for `connection_made`."""
+        super().__init__(limits.CLIENT_READ_BYTES)
         self.peer = "?"
         self._host = host
         self._loop = asyncio.get_running_loop()
@@ -76,6 +78,7 @@ class ClientSession(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start waiting for CONNECT."""
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         host, port = (*(transport.get_extra_info("peername") or ("?", "?")),)[:2]
         self.peer = f"{host}:{port}"
@@ -219,12 +222,7 @@ class ClientSession(asyncio.Protocol):
     def on_server_writable(self, writable: bool) -> None:
         """An upstream's buffer is full: stop reading from the client until all have room again."""
         self._upstreams_full += -1 if writable else 1
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._upstreams_full:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        self.hold_reads(self._upstreams_full > 0)
 
     def on_server_lost(self, upstream: Upstream, reason: str) -> None:
         """Without one of its brokers the client starts over."""
