@@ -263,7 +263,9 @@ class RawClient(asyncio.Protocol):
         elif command.type == BaseCommand.SEND_RECEIPT:
             receipt = command.send_receipt
             stored = self._receipts.pop((receipt.producer_id, receipt.sequence_id), None)
-            if stored is not None and not stored.done():
+            if stored is None:
+                self.events.append(command)
+            elif not stored.done():
                 stored.set_result((receipt.message_id.ledgerId, receipt.message_id.entryId))
         elif command.type == BaseCommand.PING:
             self.send(BaseCommand(type=BaseCommand.PONG, pong={}))

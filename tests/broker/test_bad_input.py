@@ -385,7 +385,11 @@ async def test_ack_of_what_is_not_there_yet(scene: Scene, topic: str) -> None:
     assert found == [True, True]
 
 
-@pytest.mark.parametrize("entry", [b"", b"\x00", b"\xff" * 40, b"\x00\x00\x00\x04\xff\xff\xff\xffpayload"])
+@pytest.mark.parametrize(
+    "entry",
+    [b"", b"\x00", b"\xff" * 40, b"\x00\x00\x00\x04\xff\xff\xff\xffpayload"],
+    ids=["empty", "short", "sizes", "metadata"],
+)
 async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes) -> None:
     """A producer is free to send nonsense, the broker stores it; what comes behind it must not be held up."""
     client = await raw_client(scene.url)
