@@ -14,6 +14,7 @@ from bridge import limits
 YOUNG_THRESHOLD = 10_000
 MIDDLE_THRESHOLD = 50
 NEVER = 1_000_000_000
+LOOK_INTERVAL_S = 1.0
 
 
 async def collect_when_quiet(activity: Callable[[], int]) -> None:
@@ -26,7 +27,7 @@ async def collect_when_quiet(activity: Callable[[], int]) -> None:
     collected, seen = loop.time(), activity()
     try:
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(LOOK_INTERVAL_S)
             quiet, seen = activity() == seen, activity()
             since = loop.time() - collected
             if (quiet and since > limits.COLLECT_QUIET_S) or since > limits.COLLECT_AT_LATEST_S:
