@@ -38,7 +38,8 @@ async def test_a_consumer_without_permits(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
     """It gets nothing, holds nobody up, and costs no memory; with permits it gets everything."""
-    bridge = await asyncio.to_thread(private_bridge, limits=SMALL_BUFFERS)
+    changed = SMALL_BUFFERS | {"MAX_UNACKED_PER_CONSUMER": FLOWING + 1, "MAX_UNACKED_PER_SUBSCRIPTION": FLOWING + 1}
+    bridge = await asyncio.to_thread(private_bridge, limits=changed)
     idle, beside = await raw_client(bridge.service_url), await raw_client(bridge.service_url)
     await idle.consume(topic, "idle")
     await beside.consume(topic, "busy", consumer_name="beside")

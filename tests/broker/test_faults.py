@@ -162,7 +162,14 @@ def test_killed_with_pending_messages(
     publish(producer, pending, deliver_at=due_while_down)
     publish(producer, ["unacked"], deliver_at=1)
     publish(producer, ["unacked immediate"])
-    unacked = [each for consumer in consumers for each in drain_all(consumer, 200, ack=False)]
+    unacked: list[Received] = []
+
+    def both() -> bool:
+        for consumer in consumers:
+            unacked.extend(drain_all(consumer, 20, ack=False))
+        return len(unacked) == 2
+
+    wait_until(both, "two messages", timeout=20)
     assert sorted(texts(unacked)) == ["unacked", "unacked immediate"]
     wait_for_acks_to_be_kept(pulsar, topic, PENDING + 2)
     assert now_ms() < due_while_down
