@@ -1,7 +1,8 @@
 """What the gateway needs to know of single commands."""
 
+from bridge.broker.connection import BrokerError
 from bridge.protocol.frames import Frame
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from bridge.protocol.topic_name import TopicName
 
 HIDDEN_SUBSCRIPTION = "__delay-bridge"
@@ -15,9 +16,20 @@ def is_tracked(subscribe: CommandSubscribe) -> bool:
     return bool(
         subscribe.subType == CommandSubscribe.Shared
         and subscribe.durable
-        and not subscribe.subscription.startswith(HIDDEN_SUBSCRIPTION)
         and TopicName.parse(subscribe.topic).persistent
     )
+
+
+def refuse_reserved(subscribe: CommandSubscribe) -> None:
+    """Keep clients off the bridge's own subscriptions: they could take a topic partition over.
+
+    Raises BrokerError naming the subscription.
+    """
+    if subscribe.subscription.startswith(HIDDEN_SUBSCRIPTION):
+        raise BrokerError(
+            f"subscription names that begin with {HIDDEN_SUBSCRIPTION} are the bridge's: {subscribe.subscription!r}",
+            ServerError.NotAllowedError,
+        )
 
 
 def request_id_of(frame: Frame) -> int:

@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 import structlog
 
 from bridge import limits
-from bridge.broker.connection import BrokerError
-from bridge.gateway.client_commands import request_id_of
+from bridge.broker.connection import PROTOCOL_VERSION, BrokerError
+from bridge.gateway.client_commands import refuse_reserved, request_id_of
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups, lookup_answer
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -194,6 +194,7 @@ class ClientSession(SlicedReads):
         subscribe = frame.command().subscribe
 
         async def relay() -> None:
+            refuse_reserved(subscribe)
             self._consumers.subscribe(await self._lookups.upstream_of(subscribe.topic), frame, subscribe)
 
         self._spawn(self._answering(subscribe.request_id, relay()))
@@ -242,6 +243,7 @@ class ClientSession(SlicedReads):
             self._decoder.limit_to(connected.max_message_size)
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
+        connected.protocol_version = min(connected.protocol_version, PROTOCOL_VERSION)
         if connected.HasField("feature_flags"):
             # A flag this gateway does not know of is one it does not serve.
             known = FeatureFlags()
@@ -396,8 +398,8 @@ class ClientSession(SlicedReads):
     async def _upstream(self, url: str) -> Upstream:
         """The connection to a broker; the first is the one that answers what concerns no handle."""
         task = self._upstreams.get(url)
-        if task is None:
-            if len(self._upstreams) >= limits.MAX_BROKERS_PER_SESSION:
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            if len(self._upstreams) >= limits.MAX_BROKERS_PER_SESSION and url not in self._upstreams:
                 raise BrokerError(f"more than {limits.MAX_BROKERS_PER_SESSION} brokers", ServerError.ServiceNotReady)
             task = self._loop.create_task(self._open_upstream(url))
             self._tasks.add(task)

@@ -312,6 +312,16 @@ async def test_invalid_topic_name_in_subscribe(scene: Scene, topic: str) -> None
     assert found[1][0].startswith("ERROR")
 
 
+async def test_the_bridges_own_subscription(scene: Scene, topic: str) -> None:
+    """Whoever is on it may be elected to dispatch: clients are refused, and go on."""
+    client = await raw_client(scene.url)
+    answer = await client.subscribe(topic, "__delay-bridge", subType=CommandSubscribe.Failover)
+    assert answer.type == BaseCommand.ERROR
+    assert answer.error.error == ServerError.NotAllowedError
+    assert "'__delay-bridge'" in answer.error.message
+    await client.consume(topic, "allowed")
+
+
 @pytest.mark.parametrize("topic", BAD_TOPICS)
 async def test_invalid_topic_name_in_producer(scene: Scene, topic: str) -> None:
     found = []
