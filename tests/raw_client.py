@@ -78,7 +78,8 @@ class RawClient(asyncio.Protocol):
         open_clients.discard(self)
         if not self.lost.done():
             self.lost.set_result(None)
-        for future in (*self._requests.values(), *self._receipts.values()):
+        waiting: list[asyncio.Future[Any]] = [*self._requests.values(), *self._receipts.values()]
+        for future in waiting:
             future.cancel()
 
     # -- bytes and frames
@@ -238,7 +239,8 @@ class RawClient(asyncio.Protocol):
         command = BaseCommand(type=BaseCommand.SEND)
         command.send.producer_id = producer_id
         command.send.sequence_id = sequence_id
-        stored = self._receipts[producer_id, sequence_id] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        self._receipts[producer_id, sequence_id] = stored
         self.send(command, len(body).to_bytes(4, "big") + body + payload)
         async with asyncio.timeout(PATIENCE_S):
             return await stored
