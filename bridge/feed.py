@@ -41,6 +41,7 @@ class Feed:
         self._granted = 0
         self._message_bytes = float(limits.FEED_FIRST_GUESS_BYTES)  # what a message weighs here, as seen lately
         self._reader: EntryReader | None = None
+        self._heard = 0.0  # when the own reader last gave something
         self._opening: asyncio.Task[None] | None = None
         self._taken: deque[tuple[int, int]] = deque()
         self._join_tail()
@@ -129,7 +130,14 @@ class Feed:
     # -- the own reader
 
     def _start_reading(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._reader is not None and now - self._heard > limits.READ_STALL_S:
+            # Not at the tail, so there is more to read: the broker's count of permits went wrong.
+            log.debug("feed reads anew", after=str(self._read_position))
+            self._reader.close()
+            self._reader = None
         if self._reader is None and self._opening is None:
+            self._heard = now
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
@@ -146,6 +154,7 @@ class Feed:
             self._wake()
             return
         self._reader = reader
+        self._heard = asyncio.get_running_loop().time()
         self._granted = 0
         self._grant()
 
@@ -169,6 +178,7 @@ class Feed:
             if entry.deliver_at_ms is None and not entry.marker:
                 self._queue.append(entry)
                 self._queue_bytes += len(entry.raw)
+        self._heard = asyncio.get_running_loop().time()
         last = entries[-1]
         self._read_position = Position(last.ledger, last.entry)
         self._join_tail()

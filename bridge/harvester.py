@@ -6,12 +6,16 @@ already, so that harvester and feeds never disagree about whose an entry is.
 
 from collections.abc import Callable
 
+import structlog
+
 from bridge import limits
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.protocol.entries import StoredEntry
 from bridge.tail_buffer import TailBuffer
-from tracker import NewEntry, Position, StoreError, TopicIndex
+from tracker import EARLIEST, NewEntry, Position, StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
 
 
 class Harvester:
@@ -33,14 +37,34 @@ class Harvester:
         self._now_ms = now_ms
         self._on_harvested = on_harvested
         self._on_closed = on_closed
+        self._connection: BrokerConnection | None = None
         self._reader: EntryReader | None = None
+        self._seen_at_check: tuple[Position | None, bool] = (None, False)
         self._owed = 0  # permits used up and not given again yet
         self.entries_read = 0
         self.position = index.harvested_position
 
     async def start(self, connection: BrokerConnection) -> None:
         """Read on behind the index's harvested position. Raises BrokerError."""
+        self._connection = connection
+        await self._open()
+
+    async def check(self) -> None:
+        """Open the reader anew when it is stuck; to be called every READ_STALL_S. Raises BrokerError."""
+        assert self._reader is not None
+        behind = await self._reader.last_position() > (self.position or EARLIEST)
+        if behind and self._seen_at_check == (self.position, True):
+            log.warning("harvester is stuck, reading anew", topic=self._topic, after=str(self.position))
+            self._reader.close()
+            await self._open()
+            behind = False
+        self._seen_at_check = (self.position, behind)
+
+    async def _open(self) -> None:
+        connection = self._connection
+        assert connection is not None
         assert self.position is not None
+        self._owed = 0
         self._reader = await open_reader(connection, self._topic, self.position, self._on_entries, self._on_closed)
         self._reader.grant(limits.HARVEST_PERMITS)
 

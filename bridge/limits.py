@@ -50,6 +50,9 @@ MAX_TIMER_MS: Final = 1_000
 
 # Harvest and feed
 HARVEST_PERMITS: Final = 4_000
+READ_STALL_S: Final = 4.0
+"""A reader that has permits, knows of more and gets nothing for so long is opened anew. A broker's count of permits can
+go wrong: a batch whose metadata claims 2^31 messages makes it overflow."""
 HARVEST_SLICE: Final = 500
 """Entries in one write batch: RocksDB holds the interpreter for less than a millisecond."""
 TAIL_BUFFER_BYTES: Final = 16 * 1024 * 1024

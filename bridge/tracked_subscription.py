@@ -15,7 +15,7 @@ from bridge.protocol.entries import StoredEntry, chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.subscription_stats import SubscriptionStats
 from bridge.tail_buffer import TailBuffer
-from tracker import AckSet, Position, SubscriptionView, TopicIndex, decode_key
+from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex, decode_key
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +48,7 @@ class TrackedSubscription:
         self._drained = asyncio.Event()
         self._last_now_ms = 0
         self._left_at = 0.0
-        self._polled: Position | None = None
-        self._acks_at_poll = 0
+        self._polled = EARLIEST  # the broker's mark-delete position as last heard of
         self._unplaced_acks: set[PositionKey] = set()  # acks that came while there was no view to note them in
 
     # -- life cycle
@@ -95,7 +94,7 @@ class TrackedSubscription:
                 self.feed.close()
             self.feed = make_feed(self, view.acks.mark_delete_position)
         self.seeking = self.interrupted = False
-        self._polled = None
+        self._polled = EARLIEST
         self._wake()
 
     def moved_by(self, acks: AckSet, view: SubscriptionView) -> bool:
@@ -204,22 +203,23 @@ class TrackedSubscription:
     def poll_cursor(self) -> None:
         """Have the broker's mark-delete position follow the acks; to be called every CURSOR_POLL_S."""
         state = next(iter(self.dispatcher.consumers), None)
-        if state is None or not self.dispatching:
-            return
-        if self._polled is not None or self._acks_at_poll != self.stats.acked:
-            self._acks_at_poll = self.stats.acked
+        if state is not None and self.dispatching:
             state.consumer.request_mark_delete(self._on_mark_delete)
 
     def _on_mark_delete(self, position: Position) -> None:
         """Take over what the broker said one poll ago: it persists once a second, so that is not forgotten any more.
 
-        Hence a cursor that ever stands behind the view's was set back, and did not just lose acks in a crash.
+        Hence a cursor that ever stands behind the view's was set back, and did not just lose acks in a crash. What
+        was skipped past the bridge is not sent from now on all the same.
         """
         if not self.dispatching:
             return
-        if self._polled is not None:
+        if self._polled > self._mark_delete_position():
             self.advance(self._polled)
-        self._polled = None if self._polled == position else position
+        self._polled = position
+
+    def _mark_delete_position(self) -> Position:
+        return EARLIEST if self.view is None else self.view.mark_delete_position
 
     def advance(self, position: Position) -> None:
         """The broker's mark-delete position."""
@@ -307,7 +307,12 @@ class TrackedSubscription:
     def _send(self) -> int:
         assert self.view is not None
         contains = self.view.acks.contains
-        offers = [offer for offer in self._ready if not contains(offer.ledger, offer.entry)]
+        skipped = self._polled
+        offers = [
+            offer
+            for offer in self._ready
+            if not contains(offer.ledger, offer.entry) and (offer.ledger, offer.entry) > skipped
+        ]
         if len(self.dispatcher.consumers) > 1:  # with one consumer all parts of a message meet anyway
             offers = [_with_chunk(offer) for offer in offers]
         assigned, left = self.dispatcher.assign(offers)

@@ -152,7 +152,7 @@ class TrackedTopic:
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
         ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
-        polled = maintained = self._loop.time()
+        polled = checked = maintained = self._loop.time()
         try:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -161,6 +161,9 @@ class TrackedTopic:
                     polled = self._loop.time()
                     for subscription in self.subscriptions.values():
                         subscription.poll_cursor()
+                if self._loop.time() - checked > limits.READ_STALL_S and self.harvester is not None:
+                    checked = self._loop.time()
+                    await self.harvester.check()
                 if self._loop.time() - maintained > limits.MAINTENANCE_INTERVAL_S:
                     maintained = self._loop.time()
                     await self._maintain()

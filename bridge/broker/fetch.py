@@ -21,39 +21,61 @@ async def read_range(
     on_entries: Callable[[list[StoredEntry]], None],
     permits: int = limits.FEED_PERMITS,
 ) -> None:
-    """Give every entry in (after, to] to `on_entries`, in order; `to` must exist. Raises BrokerError."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    received = 0
+    """Give every entry in (after, to] to `on_entries`, in order. Raises BrokerError.
+
+    A reader that gives nothing for READ_STALL_S is replaced by another one behind what was read.
+    """
+    silent_s = 0.0
+    while after < to:
+        reached = await _read_until_silent(connection, topic, after, to, on_entries, permits)
+        silent_s = silent_s + limits.READ_STALL_S if reached == after else 0.0
+        if silent_s >= limits.REQUEST_TIMEOUT_S:
+            raise BrokerError(f"{topic}: nothing read behind {after} for {silent_s:g} s")
+        after = reached
+
+
+async def _read_until_silent(
+    connection: BrokerConnection,
+    topic: str,
+    after: Position,
+    to: Position,
+    on_entries: Callable[[list[StoredEntry]], None],
+    permits: int,
+) -> Position:
+    """Read towards `to`; returns how far it came."""
+    reached = after
+    progress = asyncio.Event()
+    lost: list[str] = []
 
     def receive(entries: list[StoredEntry]) -> None:
-        nonlocal received
-        received += len(entries)
-        if done.done():
-            return
+        nonlocal reached
         wanted = [entry for entry in entries if (entry.ledger, entry.entry) <= to]
-        if wanted:
+        if wanted and reached < to:
             on_entries(wanted)
-        if (entries[-1].ledger, entries[-1].entry) >= to:
-            done.set_result(None)
-        else:
+        reached = Position(entries[-1].ledger, entries[-1].entry)
+        progress.set()
+        if reached < to:
             reader.grant(sum(entry.message_count for entry in entries))
 
-    def lost(reason: str) -> None:
-        if not done.done():
-            done.set_exception(BrokerError(reason))
+    def on_closed(reason: str) -> None:
+        lost.append(reason)
+        progress.set()
 
-    reader = await open_reader(connection, topic, after, receive, lost)
+    reader = await open_reader(connection, topic, after, receive, on_closed)
     try:
         reader.grant(permits)
-        while not done.done():
-            before = received
-            await asyncio.wait({done}, timeout=limits.REQUEST_TIMEOUT_S)
-            if not done.done() and received == before:
-                raise BrokerError(f"{topic}: nothing read behind {after} for {limits.REQUEST_TIMEOUT_S:g} s")
-        await done
+        while reached < to:
+            progress.clear()
+            try:
+                async with asyncio.timeout(limits.READ_STALL_S):
+                    await progress.wait()
+            except TimeoutError:
+                break
+            if lost:
+                raise BrokerError(lost[0])
     finally:
         reader.close()
-        done.cancel()
+    return reached
 
 
 async def fetch_entries(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
-from tracker import Position
+from tracker import EARLIEST, Position
 
 READER_NAME_PREFIX = "__delay-bridge-reader-"
 
@@ -64,6 +64,17 @@ class EntryReader:
         except BrokerError:
             self._forget()
             raise
+
+    async def last_position(self) -> Position:
+        """Where the topic ends now; before its first entry the entry is -1. Raises BrokerError."""
+        request_id = self._connection.next_request_id()
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id = self.consumer_id
+        command.getLastMessageId.request_id = request_id
+        answer = (await self._connection.request(command, request_id)).getLastMessageIdResponse.last_message_id
+        if answer.ledgerId >= 1 << 63:
+            return EARLIEST
+        return Position(answer.ledgerId, -1 if answer.entryId >= 1 << 63 else answer.entryId)
 
     def close(self) -> None:
         """Stop reading; sends CLOSE_CONSUMER without waiting for the answer."""

@@ -56,7 +56,7 @@ def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
         message_id.ledgerId,
         message_id.entryId,
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
-        metadata.num_messages_in_batch,
+        max(metadata.num_messages_in_batch, 1),  # a producer may write anything
         metadata.HasField("marker_type"),
         raw,
     )

@@ -425,19 +425,37 @@ async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes)
 @pytest.mark.parametrize("count", [0, -5, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
 async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count: int, delayed: bool) -> None:
-    """Permits may go wrong for it, but nothing gets stuck."""
+    """The broker's count of permits goes wrong for the reader of it, but what comes behind is delivered."""
     client = await raw_client(scene.url)
     await client.consume(topic)
     client.flow(100)
     await client.produce(topic)
     at = now_ms() + 100 if delayed else None
-    sent = [await client.publish(b"x", at, messages=each) for each in (1, count, 1)]
+    sent = [await client.publish(b"x", at, messages=each) for each in (1, count, *[1] * 10)]
     found: set[tuple[int, int]] = set()
     while found != set(sent):
-        position = (await client.message(3)).position
+        position = (await client.message(3 * limits.READ_STALL_S)).position
         found.add(position)
         client.ack(position)
         client.flow(max(count, 1))
+    await client.close()
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, -(2**31)])
+async def test_reading_goes_on_behind_a_batch_that_lies(
+    scene: Scene, topic: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The harvester, caught up with the topic, loses its permits in the broker, and notices."""
+    monkeypatch.setattr(limits, "READ_STALL_S", 0.5)
+    client = await raw_client(scene.url)
+    await client.consume(topic)
+    client.flow((1 << 31) - 1)
+    await client.produce(topic)
+    for messages in (1, count, 1, 1):
+        position = await client.publish(b"x", messages=messages)
+        assert (await client.message(20)).position == position
+        client.ack(position)
+        client.flow((1 << 31) - 1)
     await client.close()
 
 

@@ -44,12 +44,18 @@ def command(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            # A test run in the background of a shell ignores Ctrl-C, and its children would inherit that.
+            preexec_fn=_listen_to_interrupts,
         )
     with process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def _listen_to_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def await_ready(process: subprocess.Popen[str], web_port: int) -> None:

@@ -370,10 +370,10 @@ def test_backlog_cleared_by_the_brokers_admin_interface(client: Any, pulsar: Pul
     """Past the bridge: what was pending is acked now."""
     consumer = shared(client, topic)
     producer = client.create_producer(topic)
-    publish(producer, ["skipped"], deliver_at=now_ms() + 3_000)
+    publish(producer, ["skipped"], deliver_at=now_ms() + 5_000)
     admin(pulsar, "POST", f"{rest_path(topic)}/subscription/s/skip_all")
-    publish(producer, ["new"], deliver_at=now_ms() + 3_000)
-    assert texts(drain_all(consumer, 4_500)) == ["new"]
+    publish(producer, ["new"], deliver_at=now_ms() + 5_000)
+    assert texts(drain_all(consumer, 6_500)) == ["new"]
 
 
 def test_subscription_deleted_by_the_brokers_admin_interface(client: Any, pulsar: PulsarCluster, topic: str) -> None:

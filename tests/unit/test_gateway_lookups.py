@@ -7,7 +7,7 @@ import pytest
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
-from bridge.gateway.client_commands import is_tracked
+from bridge.gateway.client_commands import is_tracked, refuse_reserved
 from bridge.gateway.lookups import MAX_REDIRECTS, Lookups, lookup_answer
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.frames import FrameDecoder
@@ -188,8 +188,6 @@ def test_the_client_is_told_why_it_was_refused() -> None:
         ({"durable": False}, False),
         ({"subType": CommandSubscribe.Exclusive}, False),
         ({"subType": CommandSubscribe.Failover}, False),
-        ({"subscription": "__delay-bridge"}, False),
-        ({"subscription": "__delay-bridge-reader-1"}, False),
     ],
 )
 def test_durable_shared_subscriptions_are_taken_over(fields: dict[str, object], tracked: bool) -> None:
@@ -199,3 +197,14 @@ def test_durable_shared_subscriptions_are_taken_over(fields: dict[str, object], 
     for name, value in fields.items():
         setattr(command, name, value)
     assert is_tracked(command) == tracked
+
+
+@pytest.mark.parametrize("name", ["__delay-bridge", "__delay-bridge-reader-1"])
+def test_the_bridges_own_subscriptions_are_refused(name: str) -> None:
+    command = CommandSubscribe(
+        topic=TOPIC, subscription=name, subType=CommandSubscribe.Shared, consumer_id=1, request_id=1
+    )
+    with pytest.raises(BrokerError, match=name):
+        refuse_reserved(command)
+    command.subscription = "s"
+    refuse_reserved(command)
