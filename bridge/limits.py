@@ -25,6 +25,8 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """A closing connection whose peer does not read is cut after this."""
 MAX_CLIENT_CONNECTIONS: Final = 10_000
 MAX_BROKERS_PER_SESSION: Final = 64
+MAX_LOOKUP_REDIRECTS: Final = 20
+"""As the official clients' `maxLookupRedirects`."""
 MAX_PENDING_REQUESTS: Final = 50_000
 """Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
 GATEWAY_REQUEST_ID_BASE: Final = 1 << 62

@@ -10,11 +10,11 @@ import asyncio
 from bridge import limits
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.gateway.client_commands import HIDDEN_SUBSCRIPTION
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
 from tracker import Position
 
+HIDDEN_SUBSCRIPTION = "__delay-bridge"
 ELECTION_POLL_S = 0.05
 
 

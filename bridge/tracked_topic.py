@@ -18,10 +18,9 @@ from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
 from bridge.gaps import GapFiller
-from bridge.gateway.client_commands import HIDDEN_SUBSCRIPTION
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.harvester import Harvester
-from bridge.ownership import Ownership, checkpoint_properties, read_checkpoint
+from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump

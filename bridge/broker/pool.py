@@ -2,11 +2,9 @@
 
 import asyncio
 
+from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError, connect
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
-
-MAX_REDIRECTS = 20
-"""As the official clients' `maxLookupRedirects`."""
 
 
 class BrokerPool:
@@ -31,7 +29,7 @@ class BrokerPool:
     async def for_topic(self, topic: str) -> BrokerConnection:
         """The connection to the broker that owns `topic`; makes a broker own it. Raises BrokerError."""
         url, authoritative = self.service_url, False
-        for _ in range(MAX_REDIRECTS):
+        for _ in range(limits.MAX_LOOKUP_REDIRECTS):
             connection = await self.connection(url)
             answer = await _lookup(connection, topic, authoritative)
             if answer.response == CommandLookupTopicResponse.Failed:
@@ -42,7 +40,9 @@ class BrokerPool:
             authoritative = answer.authoritative
             if answer.response == CommandLookupTopicResponse.Connect:
                 return await self.connection(url)
-        raise BrokerError(f"lookup of {topic} was redirected {MAX_REDIRECTS} times", ServerError.ServiceNotReady)
+        raise BrokerError(
+            f"lookup of {topic} was redirected {limits.MAX_LOOKUP_REDIRECTS} times", ServerError.ServiceNotReady
+        )
 
     async def close(self) -> None:
         """Close every connection and wait for each to be gone."""

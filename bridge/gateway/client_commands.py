@@ -1,11 +1,10 @@
 """What the gateway needs to know of single commands."""
 
 from bridge.broker.connection import BrokerError
+from bridge.ownership import HIDDEN_SUBSCRIPTION
 from bridge.protocol.frames import Frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from bridge.protocol.topic_name import TopicName
-
-HIDDEN_SUBSCRIPTION = "__delay-bridge"
 
 
 def is_tracked(subscribe: CommandSubscribe) -> bool:

@@ -14,8 +14,6 @@ from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopic, CommandLookupTopicResponse, ServerError
 
-MAX_REDIRECTS = 20
-"""As the official clients' `maxLookupRedirects`."""
 MAX_REMEMBERED_TOPICS = 100_000
 
 
@@ -50,7 +48,7 @@ class Lookups:
         The result is a `Connect` naming the broker, or the broker's refusal. Raises BrokerError.
         """
         url, authoritative = self._service_url, request.authoritative
-        for _ in range(MAX_REDIRECTS):
+        for _ in range(limits.MAX_LOOKUP_REDIRECTS):
             answer = await self._ask(await self._connect(url), request, authoritative)
             if answer.response == CommandLookupTopicResponse.Failed:
                 return answer
@@ -61,7 +59,7 @@ class Lookups:
                 return answer
             authoritative = answer.authoritative
         raise BrokerError(
-            f"lookup of {request.topic} was redirected {MAX_REDIRECTS} times", ServerError.ServiceNotReady
+            f"lookup of {request.topic} was redirected {limits.MAX_LOOKUP_REDIRECTS} times", ServerError.ServiceNotReady
         )
 
     async def upstream_of(self, topic: str) -> Upstream:

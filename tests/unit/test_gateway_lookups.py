@@ -8,7 +8,7 @@ import pytest
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
-from bridge.gateway.lookups import MAX_REDIRECTS, Lookups, lookup_answer
+from bridge.gateway.lookups import Lookups, lookup_answer
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.frames import FrameDecoder
 from bridge.protocol.pulsar_pb2 import (
@@ -120,9 +120,9 @@ async def test_refusals_are_given_back_and_not_remembered() -> None:
 
 async def test_endless_redirects() -> None:
     brokers = Brokers(first=[answer(Redirect, "first")])
-    with pytest.raises(BrokerError, match=str(MAX_REDIRECTS)):
+    with pytest.raises(BrokerError, match=str(limits.MAX_LOOKUP_REDIRECTS)):
         await brokers.lookups.resolve(request())
-    assert len(brokers.asked) == MAX_REDIRECTS
+    assert len(brokers.asked) == limits.MAX_LOOKUP_REDIRECTS
 
 
 async def test_a_redirect_to_nowhere() -> None:
