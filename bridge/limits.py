@@ -91,6 +91,12 @@ STANDBY_CHECK_S: Final = 0.5
 """How often a bridge that is not the owner looks who is."""
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
+
+def retry_delay_s(attempt: int) -> float:
+    """The pause after failure number `attempt`, counted from 0."""
+    return RETRY_BACKOFF_S[min(attempt, len(RETRY_BACKOFF_S) - 1)]
+
+
 assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
 assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
 assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS

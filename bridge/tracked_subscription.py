@@ -204,22 +204,19 @@ class TrackedSubscription:
         """Have the broker's mark-delete position follow the acks; to be called every CURSOR_POLL_S."""
         state = next(iter(self.dispatcher.consumers), None)
         if state is not None and self.dispatching:
-            state.consumer.request_mark_delete(self._on_mark_delete)
+            asked_for = self.feed
+            state.consumer.request_mark_delete(lambda position: self._on_mark_delete(position, asked_for))
 
-    def _on_mark_delete(self, position: Position) -> None:
+    def _on_mark_delete(self, position: Position, asked_for: Feed | None) -> None:
         """Take over what the broker said one poll ago: it persists once a second, so that is not forgotten any more.
 
         Hence a cursor that ever stands behind the view's was set back, and did not just lose acks in a crash. What
         was skipped past the bridge is not sent from now on all the same.
         """
-        if not self.dispatching:
-            return
-        if self._polled > self._mark_delete_position():
-            self.advance(self._polled)
+        if not self.dispatching or self.feed is not asked_for:
+            return  # the cursor was set anew since: what it said before must not hold anything back
+        self.advance(self._polled)
         self._polled = position
-
-    def _mark_delete_position(self) -> Position:
-        return EARLIEST if self.view is None else self.view.mark_delete_position
 
     def advance(self, position: Position) -> None:
         """The broker's mark-delete position."""

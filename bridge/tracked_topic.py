@@ -97,7 +97,7 @@ class TrackedTopic:
                 await self._step_down()
             if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
                 attempt = 0
-            delay = limits.RETRY_BACKOFF_S[min(attempt, len(limits.RETRY_BACKOFF_S) - 1)]
+            delay = limits.retry_delay_s(attempt)
             attempt += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
@@ -304,7 +304,7 @@ class TrackedTopic:
                 break
             except AdminError as error:
                 log.warning("cannot read cursor", topic=self.topic, subscription=subscription.name, reason=str(error))
-                await asyncio.sleep(limits.RETRY_BACKOFF_S[min(attempt, len(limits.RETRY_BACKOFF_S) - 1)])
+                await asyncio.sleep(limits.retry_delay_s(attempt))
                 attempt += 1
         cursor = state.cursors.get(subscription.name)
         acks = None if cursor is None else await acks_of(cursor)
