@@ -43,8 +43,17 @@ WRITE_BUFFERS = 4
 DB_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
 """Write buffers of all topics together."""
 
-MAX_WAL_BYTES = 256 * 1024 * 1024
-"""Size of the write-ahead log at which the topic holding the oldest part is flushed."""
+MAX_WAL_BYTES = 64 * 1024 * 1024
+"""Size of the write-ahead log at which the topic holding the oldest part is flushed: what an open has to read."""
+
+PROBE_BYTES = 8 * 1024 * 1024
+"""Written to see whether a disk that failed takes data again: more than one batch of entries, quick to sync."""
+
+TABLE_FORMAT = 6
+"""RocksDB's version of table files, readable since 8.5: a block that was put in the wrong place is noticed."""
+
+BLOCK_BYTES = 16 * 1024
+"""Entries are compressed in blocks of this size; those of 4 KB come out a sixth larger."""
 
 MAX_OPEN_FILES = 512
 """File handles RocksDB may hold."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 from rocksdict import (
+    AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    DBRecoveryMode,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     WriteBatch,
@@ -27,6 +34,7 @@ _FORMAT_KEY = b"!format"
 _FAMILY_PREFIX = "topic:"
 _DEFAULT_FAMILY = "default"
 _LOCK_NAME = "bridge.lock"
+_PROBE_NAME = "bridge.probe"
 
 
 class StoreError(Exception):
@@ -41,35 +49,67 @@ class UnsupportedFormat(StoreError):
     """The data directory was written by a newer version."""
 
 
+class _NotOpen:
+    """In the place of a database, or of a part of it, that is not open: who reads is told why."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __contains__(self, key: object) -> bool:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(self._reason)
+
+
 class TopicFamily:
-    """One topic's column family: `reader` for gets and iterators, `handle` for write batches."""
+    """One topic's column family: `reader` for gets and iterators, `handle` for write batches.
+
+    `Store.recover` changes both, then calls `on_recovered`: what is on disk may be less or more than was written.
+    """
 
     def __init__(self, reader: Any, handle: Any) -> None:
         """Hold the two handles until the store drops them."""
         self.reader = reader
         self.handle = handle
+        self.on_recovered: Callable[[], None] | None = None
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
         """Let go of the handles: RocksDB keeps its lock while any is alive."""
-        self.reader = self.handle = None
+        self.reader, self.handle = _NotOpen(reason), None
 
 
 class Store:
-    """An open data directory. Not for several threads, but for `sync`, which may run beside everything but `close`."""
+    """An open data directory. Not for several threads, but for `sync` and `probe`, which may run beside everything.
 
-    def __init__(self, path: Path, lock: FileLock, database: Any, cache: Any) -> None:
+    After the first write or sync that fails nothing more is written, for `failure` is the reason then: RocksDB would
+    refuse it anyway, or append it to half a record. Reads go on. `recover` ends that.
+    """
+
+    def __init__(
+        self, path: Path, lock: FileLock, database: Any, cache: Any, at_boundary: Callable[[str], None] | None = None
+    ) -> None:
         """Use `Store.open`."""
         self.path = path
+        self.failure: str | None = None
         self._lock = lock
         self._database = database
         self._cache = cache
+        self._at_boundary = at_boundary
         self._families: dict[str, TopicFamily] = {}
         self._sync_lock = threading.Lock()
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path) -> Store:
-        """Open or create a data directory; raises DataDirectoryLocked, UnsupportedFormat or StoreError."""
+    def open(cls, path: Path, *, at_boundary: Callable[[str], None] | None = None) -> Store:
+        """Open or create a data directory; raises DataDirectoryLocked, UnsupportedFormat or StoreError.
+
+        For tests, `at_boundary` is called "before write", "after write", and the same with "sync", "create" and
+        "drop" (of a topic's column family), on the thread that does it. What it raises is taken for the disk's answer.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -84,7 +124,7 @@ class Store:
             raise StoreError(f"cannot lock the data directory {path}: {error}") from error
         try:
             cache = Cache(limits.BLOCK_CACHE_BYTES)
-            store = cls(path, lock, _open_database(path, cache), cache)
+            store = cls(path, lock, _open_database(path, cache), cache, at_boundary)
         except Exception as error:
             lock.release()
             raise StoreError(f"cannot open the data directory {path}: {error}") from error
@@ -98,7 +138,7 @@ class Store:
     def topics(self) -> list[str]:
         """Return the names of the topics that have an index here, sorted."""
         self._require_open()
-        return sorted(_topic_families(self.path))
+        return sorted(self._stored_topics())
 
     def open_topic(self, topic: str) -> TopicFamily:
         """Return a topic's column family, creating it when it is new. Raises StoreError."""
@@ -106,13 +146,15 @@ class Store:
         known = self._families.get(topic)
         if known is not None:
             return known
-        name = _FAMILY_PREFIX + topic
+        if topic not in self._stored_topics():
+            self._require_writable()
+            # A drop that did not finish may have left records without a column family.
+            self._delete_records(topic)
+            name = _FAMILY_PREFIX + topic
+            self._change("create", lambda: self._database.create_column_family(name, _family_options(self._cache)))
+        family = TopicFamily(None, None)
         try:
-            if topic not in _topic_families(self.path):
-                # A drop that did not finish may have left records without a column family.
-                self._delete_records(topic)
-                self._database.create_column_family(name, _family_options(self._cache))
-            family = TopicFamily(self._database.get_column_family(name), self._database.get_column_family_handle(name))
+            self._attach(topic, family)
         except Exception as error:
             raise StoreError(f"cannot open the index of {topic}: {error}") from error
         self._families[topic] = family
@@ -120,17 +162,14 @@ class Store:
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's index and records; nothing happens when there is none. Raises StoreError."""
-        self._require_open()
+        self._require_writable()
         family = self._families.pop(topic, None)
         if family is not None:
-            family.close()
-        try:
-            # Entries first: records without entries are cleared by the next `open_topic`, the reverse is not.
-            if topic in _topic_families(self.path):
-                self._database.drop_column_family(_FAMILY_PREFIX + topic)
-            self._delete_records(topic)
-        except Exception as error:
-            raise StoreError(f"cannot drop the index of {topic}: {error}") from error
+            family.close(f"the index of {topic} was dropped")
+        # Entries first: records without entries are cleared by the next `open_topic`, the reverse is not.
+        if topic in self._stored_topics():
+            self._change("drop", lambda: self._database.drop_column_family(_FAMILY_PREFIX + topic))
+        self._delete_records(topic)
 
     def new_batch(self) -> Any:
         """Return an empty write batch: `put(key, value[, handle])`, `delete`, `delete_range`."""
@@ -138,30 +177,75 @@ class Store:
 
     def write(self, batch: Any) -> None:
         """Apply a batch atomically; it survives a crash of this process, and one of the machine after `sync`."""
-        self._require_open()
-        try:
-            self._database.write(batch)
-        except Exception as error:
-            raise StoreError(f"cannot write to {self.path}: {error}") from error
+        self._change("write", lambda: self._database.write(batch))
 
     def sync(self) -> None:
         """Make every write that returned before this call durable. Blocks on the disk: call it from a thread."""
         with self._sync_lock:
-            self._require_open()
-            try:
-                self._database.flush_wal(True)
-            except Exception as error:
-                raise StoreError(f"cannot sync {self.path}: {error}") from error
+            self._change("sync", lambda: self._database.flush_wal(True))
+
+    def ingest(self, topic: str, files: list[Path]) -> None:
+        """Move table files, made with `table_options`, into a topic's column family, durably and all or none.
+
+        The files are to be on the file system of the data directory: then they are linked, which takes 2 ms.
+        """
+        reader, paths = self.open_topic(topic).reader, [str(file) for file in files]
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._change("ingest", lambda: reader.ingest_external_file(paths, options))
 
     def records(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the metadata records whose key starts with a prefix, in order."""
         self._require_open()
-        iterator = self._database.iter()
-        iterator.seek(prefix)
-        while iterator.valid() and (key := iterator.key()).startswith(prefix):
-            yield key, iterator.value()
-            iterator.next()
-        iterator.status()
+        try:
+            iterator = self._database.iter()
+            iterator.seek(prefix)
+            while iterator.valid() and (key := iterator.key()).startswith(prefix):
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
+
+    def probe(self) -> None:
+        """Return when there seems to be room to go on after a failure, else raise StoreError. Blocks on the disk."""
+        self._require_open()
+        probe = self.path / _PROBE_NAME
+        try:
+            # Opening anew writes out what the logs hold.
+            needed = sum(log.stat().st_size for log in self.path.glob("*.log")) + limits.PROBE_BYTES
+            free = shutil.disk_usage(self.path).free
+            if free < needed:
+                raise StoreError(f"{free} bytes are free for {self.path}, {needed} are needed")
+            try:
+                with probe.open("wb") as file:
+                    file.write(os.urandom(limits.PROBE_BYTES))  # nothing a file system would compress
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                probe.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.path}: {error}") from error
+
+    def recover(self) -> None:
+        """Open the database anew after a failure; then what was written before is there and `failure` is None.
+
+        The write that failed is gone, or there as a whole; what was not synced may be gone. Raises StoreError when it
+        is to be tried again later, as long as an iterator is in use among others; reads go on even then.
+        """
+        with self._sync_lock:
+            self._require_open()
+            self.failure = self.failure or "the database is being opened anew"
+            try:
+                self._open_anew(AccessType.read_write())
+            except Exception as error:
+                with contextlib.suppress(Exception):
+                    self._open_anew(AccessType.read_only(False))
+                raise StoreError(f"cannot open the data directory {self.path} anew: {error}") from error
+        for family in self._families.values():
+            if family.on_recovered is not None:
+                family.on_recovered()
+        self.failure = None
 
     def close(self) -> None:
         """Close the database and give up the lock; waits for a running `sync`. Closing twice is harmless."""
@@ -169,13 +253,14 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-            for family in self._families.values():
-                family.close()
+            database = self._let_go(f"the data directory {self.path} is closed")
             self._families.clear()
             try:
-                self._database.close()
+                database.close()
+            except Exception as error:
+                if self.failure is None:  # else it says the same again
+                    raise StoreError(f"cannot close the data directory {self.path}: {error}") from error
             finally:
-                self._database = None
                 self._lock.release()
 
     def __enter__(self) -> Store:
@@ -192,10 +277,59 @@ class Store:
         if self._closed:
             raise StoreError(f"the data directory {self.path} is closed")
 
+    def _require_writable(self) -> None:
+        self._require_open()
+        if self.failure is not None:
+            raise StoreError(f"nothing is written to {self.path} any more: {self.failure}")
+
+    def _change(self, kind: str, action: Callable[[], object]) -> None:
+        """Do what changes the disk; when it fails, it is the last for now."""
+        self._require_writable()
+        at_boundary = self._at_boundary
+        try:
+            if at_boundary is not None:
+                at_boundary(f"before {kind}")
+            action()
+            if at_boundary is not None:
+                at_boundary(f"after {kind}")
+        except Exception as error:
+            reason = f"{kind} failed: {error}"
+            self.failure = self.failure or reason
+            raise StoreError(f"{self.path}: {reason}") from error
+
+    def _open_anew(self, access: Any) -> None:
+        database = self._let_go(f"the data directory {self.path} could not be opened anew")
+        with contextlib.suppress(Exception):  # it says again what has failed, and is closed all the same
+            database.close()
+        del database
+        self._database = _open_database(self.path, self._cache, access)
+        for topic, family in self._families.items():
+            self._attach(topic, family)
+
+    def _let_go(self, reason: str) -> Any:
+        for family in self._families.values():
+            family.close(reason)
+        database, self._database = self._database, _NotOpen(reason)
+        return database
+
+    def _attach(self, topic: str, family: TopicFamily) -> None:
+        name = _FAMILY_PREFIX + topic
+        family.reader = self._database.get_column_family(name)
+        family.handle = self._database.get_column_family_handle(name)
+
+    def _stored_topics(self) -> set[str]:
+        try:
+            names = Rdict.list_cf(str(self.path))
+        except Exception as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
+        return {name.removeprefix(_FAMILY_PREFIX) for name in names if name.startswith(_FAMILY_PREFIX)}
+
     def _check_format(self) -> None:
         stored = self._database.get(_FORMAT_KEY)
         if stored is None:
-            self._database.put(_FORMAT_KEY, str(DATA_FORMAT).encode())
+            batch = self.new_batch()
+            batch.put(_FORMAT_KEY, str(DATA_FORMAT).encode())
+            self.write(batch)
             self.sync()
         elif int(stored) != DATA_FORMAT:
             raise UnsupportedFormat(
@@ -207,7 +341,7 @@ class Store:
         batch = self.new_batch()
         # No record key continues its topic's prefix with a byte above the kind letters.
         batch.delete_range(prefix, prefix + b"\xff")
-        self._database.write(batch)
+        self.write(batch)
 
 
 def topic_prefix(topic: str) -> bytes:
@@ -216,15 +350,12 @@ def topic_prefix(topic: str) -> bytes:
     return b"t" + len(name).to_bytes(4, "big") + name
 
 
-def _topic_families(path: Path) -> set[str]:
-    names = Rdict.list_cf(str(path))
-    return {name.removeprefix(_FAMILY_PREFIX) for name in names if name.startswith(_FAMILY_PREFIX)}
-
-
-def _open_database(path: Path, cache: Any) -> Any:
-    options = _database_options(cache)
-    families = Rdict.list_cf(str(path)) if (path / "CURRENT").exists() else [_DEFAULT_FAMILY]
-    return Rdict(str(path), options, {name: _family_options(cache) for name in families})
+def _open_database(path: Path, cache: Any, access: Any = None) -> Any:
+    """Open what is there; without `access` it may be nothing yet."""
+    known = access is not None or (path / "CURRENT").exists()
+    families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
+    access = AccessType.read_write() if access is None else access
+    return Rdict(str(path), _database_options(cache), {name: _family_options(cache) for name in families}, access)
 
 
 def _database_options(cache: Any) -> Any:
@@ -238,15 +369,31 @@ def _database_options(cache: Any) -> Any:
     options.set_max_log_file_size(limits.INFO_LOG_BYTES)
     options.set_max_background_jobs(2)
     options.set_stats_dump_period_sec(0)
+    options.set_paranoid_checks(True)  # without, writes go on after a failed flush that is never taken up again
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())  # a record that was being written is left out
+    options.set_skip_stats_update_on_db_open(True)  # it would read a block of every file
+    return options
+
+
+def table_options(cache: Any = None) -> Any:
+    """Return how table files are written."""
+    options = Options(raw_mode=True)
+    tables = BlockBasedOptions()
+    if cache is not None:
+        tables.set_block_cache(cache)
+    tables.set_format_version(limits.TABLE_FORMAT)
+    tables.set_block_size(limits.BLOCK_BYTES)
+    # Index blocks are read when needed: of all entries they would take more memory than everything else.
+    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_top_level_index_and_filter(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.zstd())
     return options
 
 
 def _family_options(cache: Any) -> Any:
-    options = Options(raw_mode=True)
-    tables = BlockBasedOptions()
-    tables.set_block_cache(cache)
-    options.set_block_based_table_factory(tables)
-    options.set_compression_type(DBCompressionType.lz4())
+    options = table_options(cache)
     options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
     options.set_level_compaction_dynamic_level_bytes(True)
