@@ -110,12 +110,12 @@ class DueReader:
     def _extend_window(self, end: bytes, limit: int) -> bool:
         window = self.window
         room = window.budget_bytes * limits.NEAR_TERM_FILL - window.bytes_held
-        read: list[DueEntry] = []
-        for due in self._disk.scan(window.high, end):
-            read.append(due)
-            room -= len(due.raw) + limits.WINDOW_ENTRY_OVERHEAD
+        read: list[tuple[bytes, bytes]] = []
+        for pair in self._disk.pairs(window.high, end):
+            read.append(pair)
+            room -= len(pair[1]) + limits.WINDOW_ENTRY_OVERHEAD
             if room <= 0 or len(read) == limit:
-                window.extend(read, successor(due.key))
+                window.extend(read, successor(pair[0]))
                 return room > 0
         window.extend(read, end)
         return False

@@ -13,8 +13,24 @@ NEAR_TERM_FILL = 0.75
 """Reading ahead stops at this share of the budget: the rest is headroom for entries that arrive due soon, so that
 an arriving entry does not push one out that the next read would bring straight back."""
 
-WINDOW_ENTRY_OVERHEAD = 400
-"""Bytes of Python objects (key, integers, tuple, dictionary and list slots) a window entry costs beside its payload."""
+WINDOW_ENTRY_OVERHEAD = 40
+"""Bytes a window entry costs beside its stored value: key and offset take 28, the rest is the growing room of the
+buffers that take entries in and a share of the block's objects. Values beyond a kilobyte add up to 1 % of their
+length."""
+
+WINDOW_BLOCK_ENTRIES = 512
+"""Entries that may wait in a block of the window before they are sorted in; a block of more than twice as many is
+split. Sorting one, the longest thing a call does, then stays below a millisecond."""
+
+WINDOW_BLOCK_BYTES = 512 * 1024
+"""A block whose stored values are longer than twice this is split: sorting copies them."""
+
+WINDOW_TAIL_BYTES = 128 * 1024
+"""Bytes of stored values that may wait in a block before they are sorted in: the buffer they wait in has up to an
+eighth of room to grow, which must stay small beside the block."""
+
+WINDOW_READ_ENTRIES = 128
+"""Entries built at a time for a reader, who may want no more than the first."""
 
 RELEASE_FACTOR = 4
 """Reading n entries ahead lets go of at most this many times n passed ones, so that a call after a burst is short."""
