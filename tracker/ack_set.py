@@ -147,6 +147,32 @@ class AckSet:
                 yield Position(ledger, first - 1), Position(ledger, end - 1)
                 first = bitmap.next_set_bit(end) if end <= bitmap.max() else None
 
+    def copy(self) -> AckSet:
+        """Return an independent copy, with nothing to persist."""
+        copy = AckSet(self.mark_delete_position)
+        copy._ledgers = self.single_acks(self.highest.ledger)
+        return copy
+
+    def single_acks(self, last_ledger: int) -> dict[int, Any]:
+        """Return copies of the bitmaps of single acks, by ledger, up to and including a ledger."""
+        return {ledger: BitMap(bitmap) for ledger, bitmap in self._ledgers.items() if ledger <= last_ledger}
+
+    def newly_acked(self, before: AckSet) -> Iterator[tuple[int, Any]]:
+        """Yield (ledger, bitmap) of the single acks that an earlier state of the same cursor does not have."""
+        for ledger, bitmap in self._ledgers.items():
+            through, single = before.acked_in(ledger)
+            new = bitmap - single if single else BitMap(bitmap)
+            new.remove_range(0, through + 1)
+            if new:
+                yield ledger, new
+
+    def covers_range(self, after: Position, upto: Position) -> bool:
+        """Tell whether all of (after, upto] is acked singly, as far as that can be known: within one ledger."""
+        bitmap = self._ledgers.get(upto.ledger)
+        if after.ledger != upto.ledger or bitmap is None:
+            return False
+        return bool(bitmap.contains_range(after.entry + 1, upto.entry + 1))
+
     def update(self, other: AckSet) -> None:
         """Take over all that another state of the same cursor has acked."""
         for ledger, bitmap in other._ledgers.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracker.keys import FIRST_KEY, decode_key, time_bound
-from tracker.position import Position
+from tracker.keys import FIRST_KEY, KEY_LENGTH, decode_key, time_bound
+from tracker.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from tracker.topic_index import TopicIndex
@@ -18,6 +18,7 @@ def check_index(index: TopicIndex) -> None:
     """Raise AssertionError when counters, window or views disagree with what is stored."""
     pairs = _everything(index)
     keys = [key for key, _ in pairs]
+    _check_positions(index, keys)
     assert keys == sorted(set(keys)), "keys out of order"
     _check_counters(index, pairs)
     _check_window(index, keys)
@@ -30,9 +31,10 @@ def _everything(index: TopicIndex) -> list[tuple[bytes, bytes]]:
     iterator = index.reader.iterate()
     iterator.seek(FIRST_KEY)
     pairs = []
-    while iterator.valid():
-        pairs.append((iterator.key(), iterator.value()))
+    while iterator.valid() and len(key := iterator.key()) == KEY_LENGTH:
+        pairs.append((key, iterator.value()))
         iterator.next()
+    iterator.status()
     return pairs
 
 
@@ -52,6 +54,29 @@ def _check_counters(index: TopicIndex, pairs: list[tuple[bytes, bytes]]) -> None
     assert index.bytes == sum(size for _, _, size, _, _ in expected), "bytes differ"
 
 
+def _check_positions(index: TopicIndex, keys: list[bytes]) -> None:
+    noted = {
+        (ledger, entry): deliver_at
+        for ledger, times in index.positions.blocks(EARLIEST, Position(2**62, 0))
+        for entry, deliver_at in times.items()
+    }
+    for key in keys:
+        deliver_at, ledger, entry = decode_key(key)
+        assert noted.get((ledger, entry)) == deliver_at, f"{ledger}:{entry} is not found by its position"
+
+
+def _check_counter(index: TopicIndex, view: SubscriptionView, keys: list[bytes]) -> None:
+    counted: dict[int, int] = {}
+    for key in keys:
+        deliver_at, ledger, entry = decode_key(key)
+        if view.acks.contains(ledger, entry) and not view.counter.is_waiting(ledger, entry):
+            number = deliver_at // index.partition_width_ms
+            counted[number] = counted.get(number, 0) + 1
+    kept = dict(view.counter.pages())
+    assert kept == counted, f"{view.name}: acked {kept} differ from {counted}"
+    assert view.counter.total == sum(counted.values()), f"{view.name}: total of acked differs"
+
+
 def _check_window(index: TopicIndex, keys: list[bytes]) -> None:
     window = index.window
     assert window.low <= window.high, "window turned over"
@@ -65,6 +90,7 @@ def _check_window(index: TopicIndex, keys: list[bytes]) -> None:
 
 def _check_view(index: TopicIndex, view: SubscriptionView, keys: list[bytes]) -> None:
     view.acks.check()
+    _check_counter(index, view, keys)
     stored = set(keys)
     late = set(view.late_keys())
     held: dict[int, int] = {}

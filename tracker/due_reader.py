@@ -36,7 +36,9 @@ class DueReader:
     def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int) -> list[DueEntry]:
         """Hand out the next entries with deliver_at_ms <= now_ms, late ones first. See `TopicIndex.due`."""
         bound = time_bound(now_ms + 1)
-        found = view.take_late(bound, limit, max_bytes, self.get) if view.late_count else []
+        found = view.take_expedited(limit, max_bytes, self.get) if view.has_expedited else []
+        if view.late_count and len(found) < limit:
+            found += view.take_late(bound, limit - len(found), max_bytes, self.get)
         scan_left, bytes_left = limit * limits.SCAN_FACTOR, max_bytes - _size(found)
         while len(found) < limit and scan_left > 0 and bytes_left > 0 and view.cursor < bound:
             scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
@@ -45,6 +47,8 @@ class DueReader:
 
     def next_due_ms(self, view: SubscriptionView) -> int | None:
         """Return a lower bound of when the view has something to do. See `TopicIndex.next_due_ms`."""
+        if view.has_expedited:
+            return 0
         late, ahead = view.first_late(), self._ahead_ms(view)
         if late is None:
             return ahead

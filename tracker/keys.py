@@ -6,6 +6,7 @@ import struct
 
 KEY_LENGTH = 24
 MAX_TIMESTAMP_MS = 2**63 - 1
+_MAX_BOUND_MS = MAX_TIMESTAMP_MS + 1  # other records come after all entries
 KEY = struct.Struct(">QQQ")
 KEY_TIME = struct.Struct(">Q")
 FIRST_KEY = bytes(KEY_LENGTH)
@@ -37,7 +38,7 @@ def key_time(key: bytes) -> int:
 
 def time_bound(timestamp_ms: int) -> bytes:
     """Return the first possible key at or after a time: the exclusive end of everything before it."""
-    return KEY.pack(max(timestamp_ms, 0), 0, 0)
+    return KEY.pack(min(max(timestamp_ms, 0), _MAX_BOUND_MS), 0, 0)
 
 
 def successor(key: bytes) -> bytes:

@@ -44,6 +44,27 @@ LATE_KEYS_MAX = 100_000
 DUE_BYTES = 1024 * 1024
 """What one call hands out at most, by default; a single larger entry is handed out all the same."""
 
+SETTLE_BLOCKS = 64
+"""Blocks of positions a view looks up in one go to count acks: about 2 ms."""
+
+JOURNAL_ENTRIES = 100_000
+"""Entries written until partition counters are stored again: so many, and those of one round, are counted at open."""
+
+JOURNAL_PAGES = 32
+"""Pages of partition counters stored per write during a round."""
+
+BULK_FILE_BYTES = 64 * 1024 * 1024
+"""Key and value bytes of one file of a bulk load; a group of small time partitions is as large."""
+
+BULK_GROUP_PARTITIONS = 256
+"""Time partitions of one group of a bulk load: counting them in takes about 2 ms."""
+
+JOURNAL_WRITES = 20_000
+"""Writes until partition counters are stored again."""
+
+EXPEDITED_MAX = 10_000
+"""Entries of a subscription that are to be delivered without regard to their due time and are not acked yet."""
+
 DROP_EXAMINED_MAX = 1_000
 """Time partitions looked at by one call that drops the consumed ones."""
 
@@ -69,7 +90,7 @@ TABLE_FORMAT = 6
 """RocksDB's version of table files, readable since 8.5: a block that was put in the wrong place is noticed."""
 
 BLOCK_BYTES = 16 * 1024
-"""Entries are compressed in blocks of this size; those of 4 KB come out a sixth larger."""
+"""Entries are compressed in blocks of this size: smaller ones compress worse, larger ones make look-ups slower."""
 
 MAX_OPEN_FILES = 512
 """File handles RocksDB may hold."""

@@ -1,77 +1,80 @@
-"""The time partitions of a topic and their counters, in memory as on disk."""
+"""The time partitions of a topic and their counters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sortedcontainers import SortedDict
 
-from tracker.keys import key_time, time_bound
+from tracker.keys import key_time
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters, PartitionPage
 from tracker.position import Position
-from tracker.records import encode_counters
+from tracker.positions import PlacedEntry
 
-
-@dataclass(slots=True)
-class PartitionCounters:
-    """Counters of one time partition; `size` is key and value bytes before compression."""
-
-    number: int
-    entries: int
-    size: int
-    lowest: Position
-    highest: Position
-    first_key: bytes
-    end_key: bytes
-
-    def record(self) -> bytes:
-        """Return the stored form."""
-        return encode_counters(self.entries, self.size, self.lowest, self.highest)
-
-
-class Tally:
-    """What one slice of entries adds to each partition, kept apart until the slice is written."""
-
-    def __init__(self) -> None:
-        """Start with nothing."""
-        self.added: dict[int, tuple[int, int, tuple[int, int], tuple[int, int]]] = {}
-
-    def count(self, number: int, size: int, position: tuple[int, int]) -> None:
-        """Count one entry."""
-        known = self.added.get(number)
-        if known is None:
-            self.added[number] = (1, size, position, position)
-            return
-        entries, total, lowest, highest = known
-        if position > highest:
-            highest = position
-        elif position < lowest:
-            lowest = position
-        self.added[number] = (entries + 1, total + size, lowest, highest)
+ANY_PARTITION = 2**62
+"""As the highest number of a dropped partition: any may have been."""
 
 
 class PartitionTable:
-    """All time partitions of a topic, by number (due time divided by the width), with running totals."""
+    """All time partitions of a topic, by number (due time divided by the width), with running totals.
+
+    `dirty` holds the pages that changed since they were stored last, `dropped_number` is the highest number of a
+    partition that was ever dropped.
+    """
 
     def __init__(self, width_ms: int) -> None:
         """Start empty."""
         self.width_ms = width_ms
         self.entries = 0
         self.size = 0
-        self._by_number: Any = SortedDict()
+        self.dirty: set[int] = set()
+        self.dropped_number = -1
+        self._pages: Any = SortedDict()
 
     def __len__(self) -> int:
         """Return how many partitions hold entries."""
-        return len(self._by_number)
+        return sum(len(page.slots()) for page in self._pages.values())
 
     def __iter__(self) -> Iterator[PartitionCounters]:
         """Iterate in time order."""
-        return iter(self._by_number.values())
+        return self.from_number(0)
+
+    # --- reading
+
+    def pages(self) -> Iterator[PartitionPage]:
+        """Iterate over the pages in time order."""
+        return iter(self._pages.values())
+
+    def page(self, number: int) -> PartitionPage | None:
+        """Return the page of this number; it may be empty."""
+        page: PartitionPage | None = self._pages.get(number)
+        return page
+
+    def pages_between(self, first: int, end: int) -> Iterator[PartitionPage]:
+        """Iterate over the pages that hold partitions with first <= number < end."""
+        if first < end:
+            for number in self._pages.irange(first // PAGE_PARTITIONS, (end - 1) // PAGE_PARTITIONS):
+                yield self._pages[number]
 
     def from_number(self, number: int) -> Iterator[PartitionCounters]:
         """Iterate over the partitions with this number or a higher one."""
-        return (self._by_number[known] for known in self._by_number.irange(number))
+        first_page, first_slot = divmod(number, PAGE_PARTITIONS)
+        for page_number in self._pages.irange(first_page):
+            page = self._pages[page_number]
+            for slot in page.slots(first_slot if page_number == first_page else 0):
+                yield page.counters(slot, self.width_ms)
+
+    def get(self, number: int) -> PartitionCounters | None:
+        """Return one partition, None when it holds nothing."""
+        page = self._pages.get(number // PAGE_PARTITIONS)
+        slot = number % PAGE_PARTITIONS
+        return None if page is None or not page.counts[slot] else page.counters(slot, self.width_ms)
+
+    def entries_in(self, number: int) -> int:
+        """Return how many entries a partition holds."""
+        page = self._pages.get(number // PAGE_PARTITIONS)
+        return 0 if page is None else page.counts[number % PAGE_PARTITIONS]
 
     def between(self, start: bytes, end: bytes) -> Iterator[PartitionCounters]:
         """Iterate over the partitions that overlap a key range."""
@@ -81,39 +84,100 @@ class PartitionTable:
             if partition.end_key > start:
                 yield partition
 
-    def load(self, number: int, entries: int, size: int, lowest: Position, highest: Position) -> None:
-        """Put a persisted partition back."""
-        self._by_number[number] = self._new(number, entries, size, lowest, highest)
+    def lowest_position(self) -> Position | None:
+        """Return the lowest position stored, None when nothing is; costs a pass over the pages that changed."""
+        return min((lowest for page in self._pages.values() if (lowest := page.lowest()) is not None), default=None)
+
+    # --- changing
+
+    def load(self, page: PartitionPage) -> None:
+        """Put a stored page back."""
+        self._pages[page.number] = page
+        self.entries += page.total
+        self.size += sum(page.sizes)
+
+    def add(self, placed: Iterable[PlacedEntry], write: int | None = None) -> None:
+        """Count entries in; those of a write `write` only where the stored page does not include it."""
+        pages, width, last = self._pages, self.width_ms, -1
+        entries = sizes = slot = 0
+        page = PartitionPage(0)
+        for ledger, entry, deliver_at, size in placed:
+            number = deliver_at // width
+            if number != last:
+                last, slot = number, number % PAGE_PARTITIONS
+                page = self._page_of(number // PAGE_PARTITIONS, pages)
+            if write is not None and write <= page.as_of:
+                continue
+            if not page.counts[slot]:
+                page.low_ledgers[slot] = page.high_ledgers[slot] = ledger
+                page.low_entries[slot] = page.high_entries[slot] = entry
+            elif (ledger, entry) > (page.high_ledgers[slot], page.high_entries[slot]):
+                page.high_ledgers[slot], page.high_entries[slot] = ledger, entry
+            elif (ledger, entry) < (page.low_ledgers[slot], page.low_entries[slot]):
+                page.low_ledgers[slot], page.low_entries[slot] = ledger, entry
+            page.counts[slot] += 1
+            page.sizes[slot] += size
+            entries += 1
+            sizes += size
         self.entries += entries
-        self.size += size
+        self.size += sizes
 
-    def merged(self, tally: Tally) -> list[PartitionCounters]:
-        """Return the partitions of a tally as they will be, without changing the table."""
-        result = []
-        for number, (entries, size, lowest, highest) in tally.added.items():
-            known = self._by_number.get(number)
-            if known is not None:
-                entries += known.entries
-                size += known.size
-                lowest, highest = min(lowest, known.lowest), max(highest, known.highest)
-            result.append(self._new(number, entries, size, Position(*lowest), Position(*highest)))
-        return result
-
-    def replace(self, partitions: list[PartitionCounters]) -> None:
-        """Take over what `merged` returned, once it is written."""
-        for partition in partitions:
-            known = self._by_number.get(partition.number)
-            self.entries += partition.entries - (known.entries if known else 0)
-            self.size += partition.size - (known.size if known else 0)
-            self._by_number[partition.number] = partition
-
-    def remove(self, number: int) -> None:
+    def remove(self, known: PartitionCounters) -> None:
         """Forget a dropped partition."""
-        partition = self._by_number.pop(number)
-        self.entries -= partition.entries
-        self.size -= partition.size
+        page = self._page_of(known.number // PAGE_PARTITIONS, self._pages)
+        page.clear(known.number % PAGE_PARTITIONS)
+        self.entries -= known.entries
+        self.size -= known.size
 
-    def _new(self, number: int, entries: int, size: int, lowest: Position, highest: Position) -> PartitionCounters:
-        first_key = time_bound(number * self.width_ms)
-        end_key = time_bound((number + 1) * self.width_ms)
-        return PartitionCounters(number, entries, size, lowest, highest, first_key, end_key)
+    def put(self, known: PartitionCounters) -> None:
+        """Put a partition into an empty place."""
+        self._page_of(known.number // PAGE_PARTITIONS, self._pages).put(known)
+        self.entries += known.entries
+        self.size += known.size
+
+    def remove_number(self, number: int) -> None:
+        """Forget a partition if it is there."""
+        known = self.get(number)
+        if known is not None:
+            self.remove(known)
+
+    def merge(self, new: PartitionCounters) -> None:
+        """Add counters to those of the same partition."""
+        known = self.get(new.number)
+        if known is not None:
+            self.remove(known)
+            new = new._replace(
+                entries=new.entries + known.entries,
+                size=new.size + known.size,
+                lowest=min(new.lowest, known.lowest),
+                highest=max(new.highest, known.highest),
+            )
+        self.put(new)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pages.clear()
+        self.dirty.clear()
+        self.entries = self.size = 0
+
+    def empty_pages(self, stored_by: int) -> list[int]:
+        """Return the numbers of the empty pages that were stored by a write or before."""
+        return [
+            page.number
+            for page in self._pages.values()
+            if page.as_of <= stored_by and page.number not in self.dirty and page.is_empty
+        ]
+
+    def forget(self, page_numbers: list[int]) -> None:
+        """Forget empty pages whose records are deleted."""
+        for number in page_numbers:
+            del self._pages[number]
+
+    def _page_of(self, number: int, pages: Any) -> PartitionPage:
+        """Return a page that is about to change."""
+        page: PartitionPage | None = pages.get(number)
+        if page is None:
+            page = pages[number] = PartitionPage(number)
+        page.touch()
+        self.dirty.add(number)
+        return page

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracker.entries import DueEntry, decode_value
-from tracker.keys import KEY
+from tracker.keys import KEY, encode_key
 from tracker.partitions import PartitionTable
 from tracker.store import StoreError, TopicFamily
 
@@ -42,6 +42,10 @@ class DiskReader:
         except Exception as error:
             raise self._failure(error) from error
 
+    def contains_position(self, deliver_at_ms: int, ledger: int, entry: int) -> bool:
+        """Tell whether an entry with this due time is stored."""
+        return self.contains(encode_key(deliver_at_ms, ledger, entry))
+
     def scan(self, start: bytes, end: bytes) -> Iterator[DueEntry]:
         """Yield the entries with start <= key < end, in order. To be used up at once: it holds an iterator open."""
         new, unpack = DueEntry._make, KEY.unpack
@@ -59,6 +63,18 @@ class DiskReader:
             iterator.seek(max(start, partition.first_key))
             while valid() and (key := key_of()) < stop:
                 yield key, value_of()
+                step()
+            self._require_healthy(iterator)
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the stored keys with start <= key < end, in order."""
+        iterator = self.iterate()
+        valid, key_of, step = iterator.valid, iterator.key, iterator.next
+        for partition in self._table.between(start, end):
+            stop = min(end, partition.end_key)
+            iterator.seek(max(start, partition.first_key))
+            while valid() and (key := key_of()) < stop:
+                yield key
                 step()
             self._require_healthy(iterator)
 

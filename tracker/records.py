@@ -8,35 +8,56 @@ from dataclasses import dataclass
 from tracker.position import Position
 from tracker.store import StoreError, topic_prefix
 
-_TOPIC, _PARTITION, _VIEW, _ACKS = b"T", b"P", b"V", b"A"
+_TOPIC, _PAGE, _JOURNAL, _VIEW, _ACKS, _COUNTS, _EXPEDITED, _BULK = b"T", b"G", b"J", b"V", b"A", b"C", b"E", b"B"
+_PARTITION = b"P"  # counters of one partition: format 1
 _NUMBER = struct.Struct(">Q")
-_TOPIC_RECORD = struct.Struct(">Q" + "?qq" * 3)
+_TOPIC_RECORD = struct.Struct(">QQQq" + "?qq" * 3)
+_TOPIC_RECORD_1 = struct.Struct(">Q" + "?qq" * 3)
 _PARTITION_RECORD = struct.Struct(">QQqqqq")
-_VIEW_RECORD = struct.Struct(">?qq")
+_VIEW_RECORD = struct.Struct(">?qq?")
+_VIEW_RECORD_1 = struct.Struct(">?qq")
 
 
-@dataclass
+@dataclass(frozen=True)
 class TopicRecord:
-    """What a topic remembers. `dropped` is the highest position that ever was in a dropped time partition."""
+    """What a topic remembers.
+
+    `written` numbers the writes that changed entries or pages, `stored` is the last of them that all stored pages of
+    partition counters include. `dropped` is the highest position that ever was in a dropped time partition,
+    `dropped_number` the highest number of such a partition.
+    """
 
     partition_width_ms: int
     harvested: Position | None = None
     floor: Position | None = None
     dropped: Position | None = None
+    written: int = 0
+    stored: int = 0
+    dropped_number: int = -1
 
     def encode(self) -> bytes:
         """Return the stored form."""
         fields: list[bool | int] = []
         for position in (self.harvested, self.floor, self.dropped):
             fields += [position is not None, *(position or (0, 0))]
-        return _TOPIC_RECORD.pack(self.partition_width_ms, *fields)
+        return _TOPIC_RECORD.pack(self.partition_width_ms, self.written, self.stored, self.dropped_number, *fields)
 
     @classmethod
     def decode(cls, record: bytes) -> TopicRecord:
-        """Read the stored form."""
-        width, *fields = _TOPIC_RECORD.unpack(record)
+        """Read the stored form, of format 1 too."""
+        if is_first_format(record):
+            width, *fields = _TOPIC_RECORD_1.unpack(record)
+            written, stored, dropped_number = 0, 0, -1
+        else:
+            width, written, stored, dropped_number, *fields = _TOPIC_RECORD.unpack(record)
         positions = [Position(*fields[at + 1 : at + 3]) if fields[at] else None for at in (0, 3, 6)]
-        return cls(width, *positions)
+        harvested, floor, dropped = positions
+        return cls(width, harvested, floor, dropped, written, stored, dropped_number)
+
+
+def is_first_format(record: bytes) -> bool:
+    """Tell whether a topic's record is of data format 1."""
+    return len(record) == _TOPIC_RECORD_1.size
 
 
 class TopicKeys:
@@ -47,12 +68,21 @@ class TopicKeys:
         prefix = topic_prefix(topic)
         self.topic = prefix + _TOPIC
         self.partitions = prefix + _PARTITION
+        self.pages = prefix + _PAGE
+        self.journal = prefix + _JOURNAL
+        self.bulks = prefix + _BULK
         self.views = prefix + _VIEW
         self._acks = prefix + _ACKS
+        self._counts = prefix + _COUNTS
+        self._expedited = prefix + _EXPEDITED
 
-    def partition(self, number: int) -> bytes:
-        """Return the key of one time partition's counters."""
-        return self.partitions + _NUMBER.pack(number)
+    def page(self, number: int) -> bytes:
+        """Return the key of one page of partition counters."""
+        return self.pages + _NUMBER.pack(number)
+
+    def write(self, number: int) -> bytes:
+        """Return the key of one write's journal record."""
+        return self.journal + _NUMBER.pack(number)
 
     def view(self, subscription: str) -> bytes:
         """Return the key of one subscription's record."""
@@ -67,6 +97,27 @@ class TopicKeys:
         """Return the key of one ledger's acks."""
         return self.acks(subscription) + _NUMBER.pack(ledger)
 
+    def counts(self, subscription: str) -> bytes:
+        """Return what the keys of a subscription's counters start with."""
+        name = subscription.encode()
+        return self._counts + len(name).to_bytes(4, "big") + name
+
+    def count(self, subscription: str, page_number: int) -> bytes:
+        """Return the key of one page of a subscription's counters."""
+        return self.counts(subscription) + _NUMBER.pack(page_number)
+
+    def bulk_prefix(self, load: str) -> bytes:
+        """Return what the keys of a bulk load's records start with."""
+        return self.bulks + load.encode()
+
+    def bulk(self, load: str, number: int) -> bytes:
+        """Return the key of what is known of one group of a bulk load."""
+        return self.bulk_prefix(load) + _NUMBER.pack(number)
+
+    def expedited(self, subscription: str) -> bytes:
+        """Return the key of what is to be delivered without regard to its due time."""
+        return self._expedited + subscription.encode()
+
 
 def number_of(key: bytes) -> int:
     """Return the number (of a partition, of a ledger) a record key ends with."""
@@ -74,26 +125,24 @@ def number_of(key: bytes) -> int:
     return number
 
 
-def encode_counters(entries: int, size: int, lowest: Position, highest: Position) -> bytes:
-    """Return the stored counters of a time partition."""
-    return _PARTITION_RECORD.pack(entries, size, *lowest, *highest)
-
-
 def decode_counters(record: bytes) -> tuple[int, int, Position, Position]:
-    """Return (entries, bytes, lowest position, highest position)."""
+    """Return (entries, bytes, lowest position, highest position) of a partition as format 1 stored it."""
     entries, size, *positions = _PARTITION_RECORD.unpack(record)
     return entries, size, Position(*positions[:2]), Position(*positions[2:])
 
 
-def encode_view(covered: bool, mark_delete: Position) -> bytes:
-    """Return the stored form of a view without its acks."""
-    return _VIEW_RECORD.pack(covered, *mark_delete)
+def encode_view(covered: bool, mark_delete: Position, counted: bool) -> bytes:
+    """Return the stored form of a view without its acks; `counted`: its stored counters include all stored acks."""
+    return _VIEW_RECORD.pack(covered, *mark_delete, counted)
 
 
-def decode_view(record: bytes) -> tuple[bool, Position]:
-    """Return (covered, mark-delete position)."""
-    covered, ledger, entry = _VIEW_RECORD.unpack(record)
-    return covered, Position(ledger, entry)
+def decode_view(record: bytes) -> tuple[bool, Position, bool]:
+    """Return (covered, mark-delete position, counted)."""
+    if len(record) == _VIEW_RECORD_1.size:
+        covered, ledger, entry = _VIEW_RECORD_1.unpack(record)
+        return covered, Position(ledger, entry), False
+    covered, ledger, entry, counted = _VIEW_RECORD.unpack(record)
+    return covered, Position(ledger, entry), counted
 
 
 def check_width(record: TopicRecord, topic: str, width_ms: int) -> None:

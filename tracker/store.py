@@ -27,8 +27,8 @@ from rocksdict import (
 
 from tracker import limits
 
-DATA_FORMAT = 1
-"""Version of the records and keys this code writes."""
+DATA_FORMAT = 2
+"""Version of the records and keys this code writes; 1 is read, and brought up to this topic by topic."""
 
 _FORMAT_KEY = b"!format"
 _FAMILY_PREFIX = "topic:"
@@ -242,10 +242,10 @@ class Store:
                 with contextlib.suppress(Exception):
                     self._open_anew(AccessType.read_only(False))
                 raise StoreError(f"cannot open the data directory {self.path} anew: {error}") from error
+        self.failure = None
         for family in self._families.values():
             if family.on_recovered is not None:
                 family.on_recovered()
-        self.failure = None
 
     def close(self) -> None:
         """Close the database and give up the lock; waits for a running `sync`. Closing twice is harmless."""
@@ -326,12 +326,12 @@ class Store:
 
     def _check_format(self) -> None:
         stored = self._database.get(_FORMAT_KEY)
-        if stored is None:
+        if stored is None or int(stored) < DATA_FORMAT:
             batch = self.new_batch()
             batch.put(_FORMAT_KEY, str(DATA_FORMAT).encode())
             self.write(batch)
             self.sync()
-        elif int(stored) != DATA_FORMAT:
+        elif int(stored) > DATA_FORMAT:
             raise UnsupportedFormat(
                 f"the data directory {self.path} has format {int(stored)}, this version reads format {DATA_FORMAT}"
             )

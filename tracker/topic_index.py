@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 from tracker import checks, limits
+from tracker.bulk_load import BulkRecords
+from tracker.counts import Counts
 from tracker.due_reader import DueReader
 from tracker.entries import DueEntry, NewEntry, encode_value
-from tracker.keys import KEY, KEY_LENGTH, clamp_timestamp, encode_key, time_bound
-from tracker.partitions import PartitionCounters, PartitionTable, Tally
+from tracker.journal import Journal
+from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, clamp_timestamp, encode_key, key_time, time_bound
+from tracker.lifecycle import PartitionState, state_of
+from tracker.migration import migrate
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
+from tracker.partitions import ANY_PARTITION, PartitionTable
 from tracker.position import Position
+from tracker.positions import PlacedEntry, PositionIndex, encode_records, records_below
 from tracker.reader import DiskReader
-from tracker.records import TopicKeys, TopicRecord, check_width, decode_counters, number_of
+from tracker.records import TopicKeys, TopicRecord, check_width
+from tracker.search import Search, Standing
 from tracker.store import Store, StoreError
 from tracker.view import SubscriptionView
 from tracker.view_records import ViewRecords
@@ -24,13 +33,17 @@ Key = bytes
 
 
 class TimePartition(NamedTuple):
-    """One slice of due time, [start_ms, end_ms). `bytes` counts keys and values before compression."""
+    """One slice of due time, [start_ms, end_ms). `bytes` counts keys and values before compression.
+
+    `tier` is `memory` where the near-term window reaches, else `disk`; see `PartitionState` for more.
+    """
 
     start_ms: int
     end_ms: int
     entries: int
     bytes: int
     tier: str
+    state: PartitionState
     min_position: Position
     max_position: Position
 
@@ -61,11 +74,18 @@ class TopicIndex:
         self._store = store
         self._family = store.open_topic(topic)
         self.reader = DiskReader(topic, self._family, self.table)
+        self.positions = PositionIndex(topic, self._family)
+        self.counts = Counts(self.table, self.window, self.reader)
+        self.search = Search(self.positions, self.reader)
         self._due = DueReader(self.window, self.reader, self.table)
         self._keys = TopicKeys(topic)
+        self._journal = Journal(store, self._keys, self.table)
         self._next_examined = 0
         self._record = self._load()
-        self._views = ViewRecords(store, self._keys, partition_width_ms)
+        self.bulk = BulkRecords(self, store, self._keys)
+        self._views = ViewRecords(store, self._keys, self.table)
+        self._family.on_recovered = self._reload
+        self.bulk.recover()
 
     # --- what is in it
 
@@ -95,21 +115,27 @@ class TopicIndex:
         first = next(iter(self.table), None)
         return first.first_key if first is not None else time_bound(0)
 
-    def partitions(self) -> list[TimePartition]:
-        """Return the time partitions in order; tier is `memory` where the near-term window reaches, else `disk`."""
+    def partitions(self, now_ms: int) -> Iterator[TimePartition]:
+        """Yield the time partitions in order."""
         width = self.partition_width_ms
-        return [
-            TimePartition(
-                known.number * width,
-                (known.number + 1) * width,
+        for known in self.table:
+            state = state_of(known, self.window, now_ms)
+            start = known.number * width
+            in_memory = known.first_key < self.window.high and self.window.low < known.end_key
+            yield TimePartition(
+                start,
+                start + width,
                 known.entries,
                 known.size,
-                "memory" if known.first_key < self.window.high and self.window.low < known.end_key else "disk",
+                "memory" if in_memory else "disk",
+                state,
                 known.lowest,
                 known.highest,
             )
-            for known in self.table
-        ]
+
+    def pending_in(self, view: SubscriptionView, partition: TimePartition) -> int:
+        """Return how many entries of a time partition a view has not acked."""
+        return partition.entries - view.counter.acked_in(partition.start_ms // self.partition_width_ms)
 
     def get(self, key: Key) -> DueEntry | None:
         """Return a stored entry, from memory or disk; None when there is none."""
@@ -125,7 +151,7 @@ class TopicIndex:
         """Begin a fresh index: what lies at or below the position is not in it. Raises StoreError if it has begun."""
         if self._record.harvested is not None:
             raise StoreError(f"the index of {self.topic} has begun already, at {self._record.floor}")
-        self._write_topic(TopicRecord(self.partition_width_ms, position, position, self._record.dropped))
+        self._write_topic(replace(self._record, harvested=position, floor=position))
 
     def add(self, entries: Sequence[NewEntry], harvested_position: Position, now_ms: int) -> None:
         """Append harvested entries and move the harvested position, in one write.
@@ -166,9 +192,8 @@ class TopicIndex:
 
         That is higher than asked when time partitions that reached above the position were dropped meanwhile.
         """
-        record = self._record
-        floor = min(self._floor(), max(position, record.dropped or position))
-        self._write_topic(TopicRecord(record.partition_width_ms, record.harvested, floor, record.dropped))
+        floor = min(self._floor(), max(position, self._record.dropped or position))
+        self._write_topic(replace(self._record, floor=floor))
         return floor
 
     # --- views
@@ -186,7 +211,8 @@ class TopicIndex:
         self._views.remove(subscription)
 
     def persist_views(self) -> int:
-        """Write what changed in the views' acks since the last call, unsynced; return the records written."""
+        """Write what changed in the views since the last call, unsynced; return the records written."""
+        self.settle(limits.SETTLE_BLOCKS)
         return self._views.persist()
 
     def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = limits.DUE_BYTES) -> list[DueEntry]:
@@ -206,11 +232,38 @@ class TopicIndex:
         """
         return self._due.next_due_ms(view)
 
+    def deliver_now(self, view: SubscriptionView, position: Position) -> Standing:
+        """Have a pending entry handed out next, without regard to its due time; return how it stood.
+
+        Kept across restarts by `persist_views` until it is acked. Raises StoreError, also when too many are waiting.
+        """
+        standing = self.search.standing(view, position)
+        if standing is Standing.PENDING:
+            if len(view.expedited) >= limits.EXPEDITED_MAX:
+                raise StoreError(f"more than {limits.EXPEDITED_MAX} entries of {view.name} are to be delivered now")
+            entry = self.search.locate(position)
+            if entry is not None:
+                view.expedite(entry.key)
+        return standing
+
     # --- housekeeping
 
     def prefetch(self, now_ms: int, limit: int) -> bool:
         """Read at most `limit` entries into the near-term window; return True when there is more to read."""
         return self._due.prefetch(self._views.by_name.values(), time_bound(now_ms + self.horizon_ms + 1), limit)
+
+    def settle(self, limit: int) -> bool:
+        """Count acks of entries that were not handed out, at most about `limit` blocks of 512 positions a view.
+
+        Returns True when some are left: until then the views' pending counts are too high. Raises StoreError.
+        """
+        highest = self._record.harvested
+        views = [view for view in self._views.by_name.values() if not view.counter.settled]
+        if highest is None:
+            return bool(views)
+        # Every view gets its turn, however much the ones before it have left.
+        left = sum(view.counter.settle(self.positions, self.reader, self.table, highest, limit) for view in views)
+        return left > 0
 
     def drop_consumed(self, now_ms: int) -> int:
         """Drop the time partitions that have passed and that no view needs any more; return how many.
@@ -220,38 +273,104 @@ class TopicIndex:
         dropped = [known for known in self._examined(now_ms) if self._is_consumed(known)]
         if not dropped:
             return 0
-        record = self._record
         highest = max(known.highest for known in dropped)
-        record = TopicRecord(
-            record.partition_width_ms,
-            record.harvested,
-            max(self._floor(), highest),
-            max(record.dropped or highest, highest),
+        record = replace(
+            self._record,
+            floor=max(self._floor(), highest),
+            dropped=max(self._record.dropped or highest, highest),
+            dropped_number=max(self._record.dropped_number, dropped[-1].number),
+            written=self._record.written + 1,
         )
         batch = self._store.new_batch()
         for known in dropped:
             batch.delete_range(known.first_key, known.end_key, self._family.handle)
-            batch.delete(self._keys.partition(known.number))
-        self._write_topic(record, batch)
+            self.table.remove(known)
+        pages = sorted({known.number // PAGE_PARTITIONS for known in dropped})
+        self._journal.stage_pages(batch, pages, record.written)
+        harvested = self._harvested()
+        lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
+        batch.delete_range(*records_below(lowest), self._family.handle)
+        try:
+            self._write_topic(record, batch)
+        except StoreError:
+            for known in dropped:
+                self.table.put(known)
+            raise
+        self._journal.stored_pages(pages, record.written)
+        self.table.dropped_number = record.dropped_number
         for known in dropped:
-            self.table.remove(known.number)
             self.window.remove_range(known.first_key, known.end_key)
+            for view in self._views.by_name.values():
+                view.counter.forget(known.number)
         self._due.invalidate()
         return len(dropped)
+
+    # --- for bulk loads
+
+    def write_pages(self, pages: list[int], records: list[tuple[Key, Key]]) -> None:
+        """Write changed pages of partition counters and other records along with them."""
+        record = replace(self._record, written=self._record.written + 1)
+        batch = self._store.new_batch()
+        for key, value in records:
+            batch.put(key, value)
+        self._journal.stage_pages(batch, pages, record.written)
+        views = [view for view in self.views().values() if view.counter.total or not view.counter.settled]
+        uncounted = self._views.stage_uncounted(batch, views)
+        self._write_topic(record, batch)
+        self._views.staged_uncounted(uncounted)
+        self._journal.stored_pages(pages, record.written)
+
+    def entries_appeared(self, start: Key, end: Key) -> None:
+        """Look again at a key range in which entries were stored past `add`."""
+        if start < self.window.high and self.window.low < end:
+            self.window.cut_at(start)
+        self._due.invalidate()
+        for view in self._views.by_name.values():
+            view.rewind_to(start)
+        self.hold_counters()
+
+    def hold_counters(self) -> None:
+        """Count the views' acks as not settled until `recount_views`."""
+        for view in self._views.by_name.values():
+            view.counter.hold()
+
+    def distrust_positions(self) -> None:
+        """Look into the index itself from now on when a position's record speaks of an entry."""
+        self._write_topic(replace(self._record, dropped_number=ANY_PARTITION))
+        self.table.dropped_number = ANY_PARTITION
+
+    def recount_views(self) -> None:
+        """Count anew what the views have acked, after entries were stored that some of them may have acked before."""
+        for view in self._views.by_name.values():
+            view.counter.recount(view.acks)
 
     # --- inside
 
     def _load(self) -> TopicRecord:
-        for key, counters in self._store.records(self._keys.partitions):
-            self.table.load(number_of(key), *decode_counters(counters))
         stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
-        if stored is not None:
-            record = TopicRecord.decode(stored)
-            check_width(record, self.topic, self.partition_width_ms)
+        if stored is None:
+            record = TopicRecord(self.partition_width_ms)
+            self._write_topic(record)
             return record
-        record = TopicRecord(self.partition_width_ms)
-        self._write_topic(record)
+        check_width(TopicRecord.decode(stored), self.topic, self.partition_width_ms)
+        record = migrate(self._store, self._family, self._keys, stored)
+        self._journal.load(record, self.positions)
         return record
+
+    def _reload(self) -> None:
+        """After the store was opened anew: know what is on disk, be it less or more than what was written last."""
+        stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
+        if stored is None or stored == self._record.encode():
+            return
+        self._record = TopicRecord.decode(stored)
+        self.table.clear()
+        self._journal.load(self._record, self.positions)
+        self.window.restart_at(self.window.low)
+        self._due.invalidate()
+        for view in self._views.by_name.values():
+            view.rewind_to(FIRST_KEY)
+            view.counter.recount(view.acks)
+        self.bulk.recover()
 
     def _harvested(self) -> Position:
         if self._record.harvested is None:
@@ -270,35 +389,74 @@ class TopicIndex:
         self._record = record
 
     def _insert(self, entries: list[NewEntry], harvested: Position) -> None:
-        """Write entries that are not stored yet, their partitions' counters and the harvested position."""
-        batch, tally, width = self._store.new_batch(), Tally(), self.partition_width_ms
-        put, handle, pack, count = batch.put, self._family.handle, KEY.pack, tally.count
+        """Write entries that are not stored yet, their positions, and the harvested position."""
+        if self._journal.is_long:
+            self._record = self._journal.store_some(self._record, limits.JOURNAL_PAGES)
+        batch = self._store.new_batch()
+        put, handle, pack = batch.put, self._family.handle, KEY.pack
         low, high = self.window.low, self.window.high
-        keys: list[Key] = []
-        near: list[DueEntry] = []
+        new = PlacedEntry._make
+        placed: list[PlacedEntry] = []
+        near: list[tuple[Key, Key]] = []
         for deliver_at, ledger, entry, messages, raw in entries:
-            deliver_at = clamp_timestamp(deliver_at)
+            if not 0 <= deliver_at <= MAX_TIMESTAMP_MS:
+                deliver_at = clamp_timestamp(deliver_at)
             key = pack(deliver_at, ledger, entry)
             value = encode_value(messages, raw)
             put(key, value, handle)
-            count(deliver_at // width, KEY_LENGTH + len(value), (ledger, entry))
-            keys.append(key)
+            placed.append(new((ledger, entry, deliver_at, KEY_LENGTH + len(value))))
             if low <= key < high:
-                near.append(DueEntry(key, deliver_at, ledger, entry, max(messages, 1), raw))
-        partitions = self.table.merged(tally)
-        for partition in partitions:
-            put(self._keys.partition(partition.number), partition.record())
-        record = self._record
-        self._write_topic(TopicRecord(record.partition_width_ms, harvested, record.floor, record.dropped), batch)
-        self.table.replace(partitions)
+                near.append((key, value))
+        placed.sort()
+        record = replace(self._record, harvested=harvested, written=self._record.written + bool(entries))
+        acked = self._acked_already(placed)
+        uncounted = self._views.stage_uncounted(batch, [view for view, _ in acked])
+        if placed:
+            self._stage_positions(batch, placed, record.written)
+        self._write_topic(record, batch)
+        self._views.staged_uncounted(uncounted)
+        if not placed:
+            return
+        self._journal.written(len(placed))
+        self.table.add(placed)
         self._due.invalidate()
         if near:
             self.window.insert(near)
+        for view, known in acked:
+            for one in known:
+                view.counter.count_stored(one.ledger, one.entry, one.deliver_at_ms)
+        self._note_late(placed)
+
+    def _stage_positions(self, batch: Any, placed: list[PlacedEntry], number: int) -> None:
+        put, handle = batch.put, self._family.handle
+        keys = []
+        for key, value in encode_records(placed, number):
+            put(key, value, handle)
+            keys.append(key)
+        self._journal.stage(batch, number, keys)
+
+    def _acked_already(self, placed: list[PlacedEntry]) -> list[tuple[SubscriptionView, list[PlacedEntry]]]:
+        """Return the views that have acked some of the entries, as happens in what is filled in behind."""
+        if not placed:
+            return []
+        lowest = placed[0][:2]
+        found = []
         for view in self._views.by_name.values():
-            cursor = view.cursor
-            late = [key for key in keys if key < cursor]
+            if view.acks.highest >= lowest:
+                contains = view.acks.contains
+                known = [one for one in placed if contains(one[0], one[1])]
+                if known:
+                    found.append((view, known))
+        return found
+
+    def _note_late(self, placed: list[PlacedEntry]) -> None:
+        """Tell the views of new entries that lie before their cursors."""
+        pack = KEY.pack
+        for view in self._views.by_name.values():
+            cursor_ms = key_time(view.cursor)
+            late = [one for one in placed if one[2] <= cursor_ms]
             if late:
-                view.note_late(late)
+                view.note_late([pack(time, ledger, entry) for ledger, entry, time, _ in late])
 
     def _examined(self, now_ms: int) -> list[PartitionCounters]:
         """Return the passed partitions to look at in this call: the next ones, round and round."""
@@ -316,6 +474,8 @@ class TopicIndex:
 
     def _is_done(self, view: SubscriptionView, known: PartitionCounters) -> bool:
         if known.highest <= view.mark_delete_position:
+            return True
+        if view.counter.settled and view.counter.acked_in(known.number) == known.entries:
             return True
         if view.held_in(known.number):
             return False

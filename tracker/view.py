@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from sortedcontainers import SortedList
 
 from tracker import limits
+from tracker.ack_counter import AckCounter
 from tracker.ack_set import AckSet
 from tracker.entries import DueEntry
 from tracker.keys import FIRST_KEY, KEY, KEY_TIME
@@ -20,13 +22,14 @@ class SubscriptionView:
     Entries before `cursor` are acked, `outstanding` (handed out, not acked) or late (stored behind the cursor, not
     handed out yet). Those at or after it were not looked at, or will be looked at again after the cursor moved back.
     `active` is set by the owner while the subscription has consumers; `covered` once no part of its backlog is
-    missing in the index (persisted with the acks).
+    missing in the index (persisted with the acks). `counter` knows how many entries of each time partition are acked.
     """
 
     def __init__(self, name: str, partition_width_ms: int, acks: AckSet, covered: bool = False) -> None:
         """Start with the cursor before everything."""
         self.name = name
         self.acks = acks
+        self.counter = AckCounter(partition_width_ms)
         self.active = False
         self.covered = covered
         self.cursor = FIRST_KEY
@@ -37,6 +40,8 @@ class SubscriptionView:
         self._late: Any = SortedList()
         self._late_keys: dict[tuple[int, int], bytes] = {}
         self._held: dict[int, int] = {}
+        self._expedited: dict[tuple[int, int], bytes] = {}
+        self._to_expedite: dict[tuple[int, int], bytes] = {}
 
     @property
     def mark_delete_position(self) -> Position:
@@ -58,13 +63,20 @@ class SubscriptionView:
 
     def ack(self, ledger: int, entry: int) -> bytes | None:
         """Note an ack of any entry, known or not; return its key if it was outstanding."""
-        self.acks.add(ledger, entry)
+        new = self.acks.add(ledger, entry)
         position = (ledger, entry)
         key = self.outstanding.pop(position, None)
         if key is not None:
             self._release(key)
-        elif self._late_keys:
-            self._forget_late(position)
+            self.counter.count(KEY_TIME.unpack_from(key)[0])
+        elif new:
+            late = self._forget_late(position) if self._late_keys else None
+            if late is None:
+                self.counter.note_single(ledger, entry)
+            else:
+                self.counter.count(KEY_TIME.unpack_from(late)[0])
+        if self._expedited:
+            self._forget_expedited(position)
         return key
 
     def advance(self, mark_delete_position: Position) -> None:
@@ -73,16 +85,22 @@ class SubscriptionView:
 
     def merge(self, acks: AckSet) -> None:
         """Add what the broker knows to be acked: nothing is taken back."""
+        before = self.acks.copy()
         self.acks.update(acks)
+        self.counter.note_change(before, self.acks)
         contains = self.acks.contains
         for position in [known for known in self.outstanding if contains(*known)]:
             self._release(self.outstanding.pop(position))
         for position in [known for known in self._late_keys if contains(*known)]:
             self._forget_late(position)
+        for position in [known for known in self._expedited if contains(*known)]:
+            self._forget_expedited(position)
 
     def reset(self, acks: AckSet) -> None:
         """Replace the acks, as a seek does, and start over. Persist the views and sync before relying on it."""
         self.acks.replace(acks)
+        self.counter.recount(self.acks)
+        self._expedited.clear()
         self.release_all()
 
     def release_all(self) -> None:
@@ -90,10 +108,42 @@ class SubscriptionView:
         self.outstanding.clear()
         self._clear_late()
         self._held.clear()
+        self._to_expedite = dict(self._expedited)
         self.cursor = FIRST_KEY
 
+    def expedite(self, key: bytes) -> None:
+        """Have a stored entry that is neither acked nor outstanding handed out next, without regard to its time."""
+        _, ledger, entry = KEY.unpack(key)
+        self._expedited[ledger, entry] = self._to_expedite[ledger, entry] = key
+
+    @property
+    def expedited(self) -> list[bytes]:
+        """The keys of unacked entries to be delivered without regard to their time, handed out or not."""
+        return list(self._expedited.values())
+
+    @property
+    def has_expedited(self) -> bool:
+        """Whether any such entry waits to be handed out."""
+        return bool(self._to_expedite)
+
+    def take_expedited(self, limit: int, max_bytes: int, get: Callable[[bytes], DueEntry | None]) -> list[DueEntry]:
+        """Hand out at most `limit` expedited entries, read with `get`, until they weigh `max_bytes`."""
+        entries: list[DueEntry] = []
+        size = 0
+        for position in list(self._to_expedite)[:limit]:
+            due = get(self._to_expedite.pop(position))
+            if due is None:
+                del self._expedited[position]
+                continue
+            self._forget_late(position)
+            entries.append(due)
+            size += len(due.raw)
+            if size >= max_bytes:
+                break
+        return self.hand_out(entries)
+
     def hand_out(self, entries: list[DueEntry]) -> list[DueEntry]:
-        """Return those of the entries (in index order) that are neither acked nor outstanding: they become it."""
+        """Return those of the entries that are neither acked nor outstanding: they become it."""
         taken: list[DueEntry] = []
         take, outstanding, acked_in = taken.append, self.outstanding, self.acks.acked_in
         current, through = -1, -1
@@ -126,6 +176,13 @@ class SubscriptionView:
             self.cursor = self._late[0]
             self._clear_late()
 
+    def rewind_to(self, start: bytes) -> None:
+        """Have the cursor at a place or before it; what was handed out stays so."""
+        if start < self.cursor:
+            for key in list(self._late.irange(start)):
+                self._forget_late(KEY.unpack(key)[1:])
+            self.cursor = start
+
     def take_late(
         self, bound: bytes, limit: int, max_bytes: int, get: Callable[[bytes], DueEntry | None]
     ) -> list[DueEntry]:
@@ -152,12 +209,9 @@ class SubscriptionView:
         return dict(self._held)
 
     def _hold_all(self, taken: list[DueEntry]) -> None:
-        first, last = taken[0][1] // self._width, taken[-1][1] // self._width
-        if first == last:
-            self._hold(first, len(taken))
-            return
-        for due in taken:
-            self._hold(due[1] // self._width, 1)
+        width = self._width
+        for number, count in Counter([due[1] // width for due in taken]).items():
+            self._hold(number, count)
 
     def _hold(self, partition_number: int, count: int) -> None:
         self._held[partition_number] = self._held.get(partition_number, 0) + count
@@ -170,11 +224,16 @@ class SubscriptionView:
         else:
             del self._held[partition_number]
 
-    def _forget_late(self, position: tuple[int, int]) -> None:
+    def _forget_late(self, position: tuple[int, int]) -> bytes | None:
         key = self._late_keys.pop(position, None)
         if key is not None:
             self._late.remove(key)
             self._release(key)
+        return key
+
+    def _forget_expedited(self, position: tuple[int, int]) -> None:
+        self._expedited.pop(position, None)
+        self._to_expedite.pop(position, None)
 
     def _clear_late(self) -> None:
         for key in self._late:

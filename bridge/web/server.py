@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.protocol.topic_name import TopicName
-from bridge.tracked_topic import TrackedTopic
+from bridge.tracked_topic import TrackedTopic, wall_clock_ms
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Routes:
         return web.json_response(topic_stats(self._tracked(request)))
 
     async def partitions(self, request: web.Request) -> web.Response:
-        return web.json_response(partition_table(self._tracked(request)))
+        return web.json_response(partition_table(self._tracked(request), wall_clock_ms()))
 
     def _tracked(self, request: web.Request) -> TrackedTopic:
         match = request.match_info

@@ -6,6 +6,7 @@ from bridge.dispatcher import ConsumerState
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import TrackedTopic
+from tracker import TopicIndex
 
 
 def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
@@ -25,40 +26,46 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
 def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
     """A tracked topic partition with its subscriptions."""
     index = topic.index
-    partitions = [] if index is None else index.partitions()
     return {
         **topic_summary(topic),
         "memoryEntries": 0 if index is None else len(index.window),
         "memorySize": 0 if index is None else index.window.bytes_held,
-        "timePartitions": len(partitions),
-        "subscriptions": {name: _subscription(each) for name, each in topic.subscriptions.items()},
+        "timePartitions": 0 if index is None else len(index.table),
+        "subscriptions": {name: _subscription(each, index) for name, each in topic.subscriptions.items()},
     }
 
 
-def partition_table(topic: TrackedTopic) -> dict[str, Any]:
+def partition_table(topic: TrackedTopic, now_ms: int) -> dict[str, Any]:
     """The sizes of the time partitions; times in epoch ms, sizes in bytes before compression."""
     index = topic.index
+    views = {} if index is None else index.views()
     return {
         "widthMs": None if index is None else index.partition_width_ms,
-        "partitions": [
+        "partitions": []
+        if index is None
+        else [
             {
                 "start": partition.start_ms,
                 "end": partition.end_ms,
                 "entries": partition.entries,
                 "bytes": partition.bytes,
                 "tier": partition.tier,
+                "state": partition.state.value,
+                "pending": {name: index.pending_in(view, partition) for name, view in views.items()},
             }
-            for partition in ([] if index is None else index.partitions())
+            for partition in index.partitions(now_ms)
         ],
     }
 
 
-def _subscription(subscription: TrackedSubscription) -> dict[str, Any]:
+def _subscription(subscription: TrackedSubscription, index: TopicIndex | None) -> dict[str, Any]:
     stats, dispatcher, view = subscription.stats, subscription.dispatcher, subscription.view
     lateness = stats.lateness
     return {
         "type": "Shared",
         "dispatching": subscription.dispatching,
+        "pending": None if view is None or index is None else index.counts.pending(view),
+        "pendingSettled": view is not None and view.counter.settled,
         "markDeletePosition": None if view is None else str(view.mark_delete_position),
         "inFlight": len(dispatcher.unacked),
         "toRedeliver": len(dispatcher.replay),

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
 from tracker import store as store_module
+from tracker.search import Query, Standing
 from tracker.position import EARLIEST
 
 TOPIC = "persistent://public/default/model"
@@ -46,13 +47,14 @@ class ViewModel:
         self.mark_delete = EARLIEST
         self.acked: set[Position] = set()
         self.outstanding: set[Position] = set()
+        self.expedited: set[Position] = set()
 
     def is_acked(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
 
     def snapshot(self) -> ViewModel:
         copy = ViewModel()
-        copy.mark_delete, copy.acked = self.mark_delete, set(self.acked)
+        copy.mark_delete, copy.acked, copy.expedited = self.mark_delete, set(self.acked), set(self.expedited)
         return copy
 
 
@@ -71,16 +73,17 @@ class TopicIndexMachine(RuleBasedStateMachine):
         self.views: dict[str, ViewModel] = {}
         self.persisted: dict[str, ViewModel] = {}
         self.harvested = START
-        self.late_max = limits.LATE_KEYS_MAX
+        self.limits = limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES
 
     @initialize(
         budget=st.sampled_from([0, 200, 500, 1_200, 10**6]),
         late_max=st.sampled_from([2, 100_000]),
+        journal=st.sampled_from([1, 7, 100_000]),
         horizon=st.sampled_from([0, 50, 200, 10**5]),
         history=st.lists(times, min_size=20, max_size=20),
     )
-    def start(self, budget: int, late_max: int, horizon: int, history: list[int]) -> None:
-        limits.LATE_KEYS_MAX = late_max
+    def start(self, budget: int, late_max: int, journal: int, horizon: int, history: list[int]) -> None:
+        limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES = late_max, journal
         self.budget, self.horizon = budget, horizon
         self.open_index()
         self.index.start_at(START)
@@ -89,7 +92,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
             self.create_view(name)
 
     def teardown(self) -> None:
-        limits.LATE_KEYS_MAX = self.late_max
+        limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES = self.limits
         store_module._family_options = family_options
         self.store.close()
         shutil.rmtree(self.root)
@@ -176,12 +179,15 @@ class TopicIndexMachine(RuleBasedStateMachine):
         expected = self.pending(name)
         found = self.index.due(self.view(name), now, limit)
         assert len(found) <= limit
+        expedited = self.views[name].expedited
         keys = [due.key for due in found]
         assert len(set(keys)) == len(keys)
-        assert sum(after < before for before, after in pairwise(keys)) <= 1, "late, then in order"
+        ordered = [due.key for due in found if Position(due.ledger, due.entry) not in expedited]
+        assert sum(after < before for before, after in pairwise(ordered)) <= 1, "late, then in order"
         for due in found:
             position = Position(due.ledger, due.entry)
-            assert due.deliver_at_ms == expected[position] <= now
+            assert due.deliver_at_ms == expected[position]
+            assert due.deliver_at_ms <= now or position in expedited
             assert due[4:] == self.entry(position, 0)[3:]
             assert self.index.get(due.key) == due
             self.views[name].outstanding.add(position)
@@ -218,6 +224,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
         assert (key is not None) == (position in model.outstanding)
         model.acked.add(position)
         model.outstanding.discard(position)
+        model.expedited.discard(position)
 
     @rule(name=names)
     def ack_all_outstanding(self, name: str) -> None:
@@ -233,6 +240,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
             model = self.views[name]
             model.mark_delete = max(model.mark_delete, position)
             model.outstanding = {at for at in model.outstanding if at > model.mark_delete}
+            model.expedited = {at for at in model.expedited if at > model.mark_delete}
 
     @rule(name=names, number=st.integers(-1, 40), run=st.integers(0, 5))
     def seek(self, name: str, number: int, run: int) -> None:
@@ -249,6 +257,78 @@ class TopicIndexMachine(RuleBasedStateMachine):
         if name in self.views:
             self.view(name).release_all()
             self.views[name].outstanding.clear()
+
+    # --- asking and steering
+
+    @rule(name=names, pick=picks)
+    def deliver_now(self, name: str, pick: int) -> None:
+        model = self.views.get(name)
+        if not model or not self.history:
+            return
+        position = sorted({*self.stored, *self.history})[pick % len({*self.stored, *self.history})]
+        standing = self.index.deliver_now(self.view(name), position)
+        assert standing is self.standing(model, position)
+        if standing is Standing.PENDING:
+            model.expedited.add(position)
+
+    def standing(self, model: ViewModel, position: Position) -> Standing:
+        if model.is_acked(position):
+            return Standing.ACKED
+        if position in model.outstanding:
+            return Standing.DISPATCHED
+        return Standing.PENDING if position in self.stored else Standing.UNKNOWN
+
+    @rule(name=names, limit=st.integers(1, 5), scan_limit=st.integers(1, 7), start=times, end=times)
+    def search(self, name: str, limit: int, scan_limit: int, start: int, end: int) -> None:
+        model = self.views.get(name)
+        if not model:
+            return
+        found, cursor = [], None
+        query = Query(start, end, matches=lambda due: due.entry % 3 != 0)
+        for _ in range(1_000):
+            page = self.index.search.page(self.view(name), query, cursor, limit, scan_limit)
+            assert len(page.found) <= limit
+            found += page.found
+            cursor = page.cursor
+            if cursor is None:
+                break
+        expected = sorted(
+            (time, position)
+            for position, time in self.stored.items()
+            if start <= time < end and position.entry % 3 and not model.is_acked(position)
+        )
+        assert [(one.entry.deliver_at_ms, Position(one.entry.ledger, one.entry.entry)) for one in found] == expected
+        for one in found:
+            assert one.standing is self.standing(model, Position(one.entry.ledger, one.entry.entry))
+
+    @rule(name=names, start=st.integers(-50, 1_000), step=st.integers(1, 400), steps=st.integers(1, 6))
+    def count(self, name: str, start: int, step: int, steps: int) -> None:
+        model = self.views.get(name)
+        if not model:
+            return
+        settled = self.view(name).counter.settled
+        for number in range(steps):
+            low = start + number * step
+            inside = [position for position, time in self.stored.items() if low <= time < low + step]
+            assert self.index.counts.between(low, low + step, None) == len(inside)
+            pending = len([position for position in inside if not model.is_acked(position)])
+            counted = self.index.counts.between(low, low + step, self.view(name))
+            assert counted == pending if settled else counted >= pending
+
+    @rule(limit=st.integers(1, 3))
+    def settle(self, limit: int) -> None:
+        self.index.settle(limit)
+
+    @rule()
+    def settle_all(self) -> None:
+        for _ in range(1_000):
+            if not self.index.settle(2):
+                break
+        else:
+            raise AssertionError("settling never ends")
+        for name, model in self.views.items():
+            pending = [position for position in self.stored if not model.is_acked(position)]
+            assert self.index.counts.pending(self.view(name)) == len(pending)
 
     # --- views
 
@@ -280,9 +360,9 @@ class TopicIndexMachine(RuleBasedStateMachine):
 
     @rule(now=clocks)
     def drop_consumed(self, now: int) -> None:
-        before = {partition.start_ms: partition for partition in self.index.partitions()}
+        before = {partition.start_ms: partition for partition in self.index.partitions(now)}
         count = self.index.drop_consumed(now)
-        left = {partition.start_ms for partition in self.index.partitions()}
+        left = {partition.start_ms for partition in self.index.partitions(now)}
         gone = set(before) - left
         assert len(gone) == count
         for position, time in list(self.stored.items()):
@@ -321,7 +401,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
             self.index.check()
             assert self.index.harvested_position == self.harvested
             assert self.index.entries == len(self.stored)
-            for partition in self.index.partitions():
+            for partition in self.index.partitions(0):
                 times = [t for t in self.stored.values() if partition.start_ms <= t < partition.end_ms]
                 assert partition.entries == len(times)
 
@@ -333,6 +413,8 @@ class TopicIndexMachine(RuleBasedStateMachine):
                 time = self.index.next_due_ms(self.view(name))
                 assert time is not None
                 assert time <= min(pending.values())
+                if self.views[name].expedited & set(pending):
+                    assert time == 0
 
     @invariant()
     def acks_and_outstanding_agree(self) -> None:

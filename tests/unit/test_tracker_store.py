@@ -44,10 +44,10 @@ def test_another_process_is_kept_out(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         batch = store.new_batch()
-        batch.put(b"!format", b"2")
+        batch.put(b"!format", b"3")
         store.write(batch)
     for _ in range(2):
-        with pytest.raises(UnsupportedFormat, match=r"format 2.*format 1"):
+        with pytest.raises(UnsupportedFormat, match=r"format 3.*format 2"):
             Store.open(tmp_path)
 
 

@@ -1,0 +1,283 @@
+"""Ready-made index files for a bulk load: sorted RocksDB tables and the manifest that describes them.
+
+A group holds whole time partitions, in one table file or, for a partition larger than a file, in several that are
+loaded together. Position files hold the records of `tracker.positions` for all entries. The manifest is written last,
+by a rename: a directory without one is not a result.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rocksdict import SstFileWriter
+
+from tracker import limits
+from tracker.columns import pack_column, unpack_column
+from tracker.keys import KEY_LENGTH, decode_key
+from tracker.position import Position
+from tracker.positions import BLOCK_SHIFT, PlacedEntry, encode_records
+from tracker.store import table_options
+
+MANIFEST_FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+_COLUMNS = 7
+
+
+class BulkError(Exception):
+    """Files or manifest are not what they should be; the index is as it was."""
+
+
+class TableFile(BaseModel):
+    """One file; `crc32` is zlib's, of the whole file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    bytes: int
+    crc32: int
+
+
+class BulkPartition(NamedTuple):
+    """What a time partition gets; `size` is key and value bytes before compression."""
+
+    number: int
+    entries: int
+    size: int
+    lowest: Position
+    highest: Position
+
+
+class Group(BaseModel):
+    """Whole time partitions that are loaded together; keys in hexadecimal.
+
+    `partitions` is a file of their counters, see `encode_partitions`: of a large index there are too many to name here.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    files: list[TableFile]
+    partitions: TableFile
+    entries: int
+    size: int
+    first_key: str
+    last_key: str
+
+
+class Manifest(BaseModel):
+    """A bulk load: every delayed entry of `topic` with a position in (after, upto] that is still needed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = MANIFEST_FORMAT
+    id: str
+    topic: str
+    partition_width_ms: int
+    after: tuple[int, int]
+    upto: tuple[int, int]
+    positions: list[TableFile]
+    groups: list[Group]
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are in all."""
+        return sum(group.entries for group in self.groups)
+
+    def write(self, directory: Path) -> None:
+        """Make the directory a result."""
+        draft = directory / f"{MANIFEST_NAME}.new"
+        draft.write_text(self.model_dump_json())
+        draft.replace(directory / MANIFEST_NAME)
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Read a manifest; raises BulkError naming what is wrong."""
+        path = directory / MANIFEST_NAME
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise BulkError(f"no bulk load in {directory}: {error}") from error
+        try:
+            manifest = cls.model_validate_json(text)
+        except ValidationError as error:
+            raise BulkError(f"{path} is not a manifest: {error}") from error
+        if manifest.format > MANIFEST_FORMAT:
+            raise BulkError(f"{path} has format {manifest.format}, this version reads {MANIFEST_FORMAT}")
+        return manifest
+
+
+def new_manifest(
+    topic: str,
+    partition_width_ms: int,
+    after: Position,
+    upto: Position,
+    positions: list[TableFile],
+    groups: list[Group],
+) -> Manifest:
+    """Return a manifest with an id of its own, its groups in due order."""
+    return Manifest(
+        id=uuid.uuid4().hex,
+        topic=topic,
+        partition_width_ms=partition_width_ms,
+        after=after,
+        upto=upto,
+        positions=positions,
+        groups=sorted(groups, key=lambda group: group.first_key),
+    )
+
+
+def check_file(directory: Path, file: TableFile) -> None:
+    """Raise BulkError when a file is not the one the manifest speaks of. Reads all of it: call it from a thread."""
+    path, crc = directory / file.name, 0
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as source:
+            while block := source.read(1 << 20):
+                crc = zlib.crc32(block, crc)
+    except OSError as error:
+        raise BulkError(f"cannot read {path}: {error}") from error
+    if (size, crc) != (file.bytes, file.crc32):
+        raise BulkError(f"{path} is damaged: {size} bytes, checksum {crc}; expected {file.bytes} and {file.crc32}")
+
+
+def encode_partitions(partitions: list[BulkPartition]) -> bytes:
+    """Return counters as columns of 8 bytes: number, entries, size, ledger and entry of lowest and highest position."""
+    rows = [(known.number, known.entries, known.size, *known.lowest, *known.highest) for known in partitions]
+    return b"".join(pack_column(array("q", column)) for column in zip(*rows, strict=True))
+
+
+def decode_partitions(record: bytes) -> list[BulkPartition]:
+    """Read what `encode_partitions` returned; raises BulkError when it cannot be that."""
+    if not record or len(record) % (_COLUMNS * 8):
+        raise BulkError(f"{len(record)} bytes cannot be counters of time partitions")
+    width = len(record) // _COLUMNS
+    columns = [unpack_column("q", record[at : at + width]) for at in range(0, len(record), width)]
+    return [
+        BulkPartition(number, entries, size, Position(low_ledger, low_entry), Position(high_ledger, high_entry))
+        for number, entries, size, low_ledger, low_entry, high_ledger, high_entry in zip(*columns, strict=True)
+    ]
+
+
+def write_groups(
+    directory: Path, name: str, pairs: Iterable[tuple[bytes, bytes]], partition_width_ms: int
+) -> Iterator[Group]:
+    """Write (key, stored value) pairs, in key order, as groups named `name-N`; yield each when it is complete."""
+    writer = _GroupWriter(directory, name, partition_width_ms)
+    for key, value in pairs:
+        yield from writer.add(key, value)
+    yield from writer.finish()
+
+
+def write_positions(directory: Path, name: str, placed: Iterable[PlacedEntry]) -> TableFile | None:
+    """Write the position records of entries in position order into one file; None when there are no entries."""
+    table: _Table | None = None
+    block: list[PlacedEntry] = []
+    for entry in placed:
+        if block and (block[0].ledger, block[0].entry >> BLOCK_SHIFT) != (entry.ledger, entry.entry >> BLOCK_SHIFT):
+            table = table or _Table(directory, f"{name}.sst")
+            table.put(*encode_records(block, 0)[0])
+            block = []
+        block.append(entry)
+    if block:
+        table = table or _Table(directory, f"{name}.sst")
+        table.put(*encode_records(block, 0)[0])
+    return None if table is None else table.finish()
+
+
+class _Table:
+    def __init__(self, directory: Path, name: str) -> None:
+        self.size = 0
+        self._path = directory / name
+        self._writer = SstFileWriter(table_options())
+        self._writer.open(str(self._path))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._writer[key] = value
+        self.size += len(key) + len(value)
+
+    def finish(self) -> TableFile:
+        self._writer.finish()
+        return describe_file(self._path)
+
+
+def describe_file(path: Path) -> TableFile:
+    """Return what a manifest says of a file."""
+    crc = 0
+    with path.open("rb") as source:
+        while block := source.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return TableFile(name=path.name, bytes=path.stat().st_size, crc32=crc)
+
+
+class _GroupWriter:
+    """Starts a new group at the first partition after a file is full, a new file within a partition as well."""
+
+    def __init__(self, directory: Path, name: str, width_ms: int) -> None:
+        self._directory = directory
+        self._name = name
+        self._width = width_ms
+        self._count = 0
+        self._table: _Table | None = None
+        self._files: list[TableFile] = []
+        self._partitions: list[BulkPartition] = []
+        self._number = -1
+        self._entries = self._size = 0
+        self._lowest = self._highest = (0, 0)
+        self._first = self._last = b""
+
+    def add(self, key: bytes, value: bytes) -> Iterator[Group]:
+        time, ledger, entry = decode_key(key)
+        number, position = time // self._width, (ledger, entry)
+        full = self._table is not None and self._table.size >= limits.BULK_FILE_BYTES
+        if number != self._number:
+            self._end_partition()
+            if full or self._files or len(self._partitions) >= limits.BULK_GROUP_PARTITIONS:
+                yield from self.finish()
+            self._number, self._lowest, self._highest = number, position, position
+        elif full:
+            self._end_file()
+        if self._table is None:
+            self._table = _Table(self._directory, f"{self._name}-{self._count}.sst")
+            self._count += 1
+        self._table.put(key, value)
+        self._first = self._first or key
+        self._last = key
+        self._entries += 1
+        self._size += KEY_LENGTH + len(value)
+        self._lowest, self._highest = min(self._lowest, position), max(self._highest, position)
+
+    def finish(self) -> Iterator[Group]:
+        self._end_partition()
+        self._end_file()
+        if self._partitions:
+            path = self._directory / f"{self._name}-{self._count}.partitions"
+            path.write_bytes(encode_partitions(self._partitions))
+            yield Group(
+                files=self._files,
+                partitions=describe_file(path),
+                entries=sum(known.entries for known in self._partitions),
+                size=sum(known.size for known in self._partitions),
+                first_key=self._first.hex(),
+                last_key=self._last.hex(),
+            )
+        self._files, self._partitions, self._first = [], [], b""
+
+    def _end_partition(self) -> None:
+        if self._entries:
+            self._partitions.append(
+                BulkPartition(
+                    self._number, self._entries, self._size, Position(*self._lowest), Position(*self._highest)
+                )
+            )
+        self._entries = self._size = 0
+        self._number = -1
+
+    def _end_file(self) -> None:
+        if self._table is not None:
+            self._files.append(self._table.finish())
+            self._table = None

@@ -1,0 +1,235 @@
+"""Loading ready-made files into an index while it delivers: group by group, each wholly or not at all.
+
+Per group: an intent is written, the files are taken in (RocksDB links them in one step), then the counters of their
+time partitions are written and the intent becomes a done mark, in one batch. A crash in between leaves an intent; when
+the index is opened again, the presence of the group's first key tells on which side of the middle step it happened.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracker.bulk_files import (
+    BulkError,
+    BulkPartition,
+    Group,
+    Manifest,
+    TableFile,
+    check_file,
+    decode_partitions,
+    encode_partitions,
+)
+from tracker.keys import KEY_LENGTH, successor
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
+from tracker.position import Position
+from tracker.records import TopicKeys
+from tracker.store import Store
+
+if TYPE_CHECKING:
+    from tracker.topic_index import TopicIndex
+
+_DONE = b"done"
+_NUMBER = struct.Struct(">Q")
+_POSITIONS, _ALL = 2**63 - 1, 2**63 - 2
+
+
+class BulkLoad:
+    """One manifest on its way into one index.
+
+    Call `verify` of a group from a thread if it must not hold up others, then `load` it; `finish` when all are loaded.
+    All of it may be repeated after a crash, with the same files: what is in already is passed over.
+    """
+
+    def __init__(self, index: TopicIndex, directory: Path) -> None:
+        """Read the manifest; raises BulkError when it does not fit the index.
+
+        The files are to be on the file system of the index, else they are copied, which holds everything up. They
+        stay: remove them when all is finished.
+        """
+        self.manifest = manifest = Manifest.read(directory)
+        self._index = index
+        self._directory = directory
+        harvested = index.harvested_position
+        if manifest.topic != index.topic:
+            raise BulkError(f"the files in {directory} are of {manifest.topic}, not of {index.topic}")
+        if manifest.partition_width_ms != index.partition_width_ms:
+            raise BulkError(
+                f"the files in {directory} are cut into partitions of {manifest.partition_width_ms} ms, "
+                f"the index of {index.topic} into {index.partition_width_ms} ms"
+            )
+        if harvested is None or manifest.upto > harvested:
+            raise BulkError(
+                f"the files in {directory} reach to {Position(*manifest.upto)}, "
+                f"the index of {index.topic} is harvested to {harvested} only"
+            )
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of it is in the index, now or from an earlier run."""
+        return self._index.bulk.is_done(self.manifest.id, _ALL)
+
+    def groups(self) -> Iterator[tuple[int, Group]]:
+        """Yield (number, group) of what is not loaded yet, nearest due first."""
+        if self.finished:
+            return
+        for number, group in enumerate(self.manifest.groups):
+            if not self._index.bulk.is_done(self.manifest.id, number):
+                yield number, group
+
+    def verify(self, group: Group) -> None:
+        """Raise BulkError when one of a group's files is missing or damaged."""
+        for file in (group.partitions, *group.files):
+            check_file(self._directory, file)
+
+    def verify_positions(self) -> None:
+        """Raise BulkError when a position file is missing or damaged."""
+        if self._needs_positions():
+            for file in self.manifest.positions:
+                check_file(self._directory, file)
+
+    def load_positions(self) -> None:
+        """Take in the position files: before the first group. Raises StoreError."""
+        if not self._needs_positions():
+            return
+        self._index.bulk.load_positions(self.manifest.id, self._links(self.manifest.positions))
+
+    def _links(self, files: list[TableFile]) -> list[Path]:
+        """Return links for RocksDB to take: the files themselves are needed again if this is cut short."""
+        links = []
+        for file in files:
+            link = self._directory / f"{file.name}.loading"
+            link.unlink(missing_ok=True)
+            link.hardlink_to(self._directory / file.name)
+            links.append(link)
+        return links
+
+    def _needs_positions(self) -> bool:
+        return not self.finished and not self._index.bulk.is_done(self.manifest.id, _POSITIONS)
+
+    def load(self, number: int, group: Group) -> int:
+        """Take in a group; return how many entries it has. Raises BulkError or StoreError; then it is not in."""
+        partitions = decode_partitions((self._directory / group.partitions.name).read_bytes())
+        self._index.bulk.load_group(self.manifest.id, number, group, partitions, self._links(group.files))
+        return group.entries
+
+    def abandon(self) -> None:
+        """Give up: what is in stays, the rest will not come. Nothing happens when all of it is in."""
+        if not self.finished:
+            self._index.bulk.abandon(self.manifest.id)
+
+    def finish(self) -> None:
+        """Note that everything is in. Raises BulkError when it is not."""
+        left = [number for number, _ in self.groups()]
+        if left:
+            raise BulkError(f"{len(left)} groups of {self._directory} are not loaded, the first is number {left[0]}")
+        if not self.finished:
+            self._index.bulk.finish(self.manifest.id)
+
+
+class BulkRecords:
+    """The index's side of bulk loads."""
+
+    def __init__(self, index: TopicIndex, store: Store, keys: TopicKeys) -> None:
+        """Use `recover` before anything else."""
+        self._index = index
+        self._store = store
+        self._keys = keys
+
+    def is_done(self, load: str, number: int) -> bool:
+        """Tell whether a group is in."""
+        key = self._keys.bulk(load, number)
+        return dict(self._store.records(key)).get(key) == _DONE
+
+    def recover(self) -> None:
+        """Settle what a crash cut short. Raises StoreError."""
+        records = list(self._store.records(self._keys.bulks))
+        for key, value in records:
+            if value != _DONE:
+                self._recover_group(key, value[:KEY_LENGTH], decode_partitions(value[KEY_LENGTH:]))
+        if any(not key.endswith(_NUMBER.pack(_ALL)) for key, _ in records):
+            self._index.hold_counters()
+
+    def _recover_group(self, key: bytes, first_key: bytes, partitions: list[BulkPartition]) -> None:
+        if self._index.reader.contains(first_key):
+            self._count_in(key, partitions)
+            return
+        batch = self._store.new_batch()
+        batch.delete(key)
+        self._store.write(batch)
+
+    def load_positions(self, load: str, files: list[Path]) -> None:
+        """Take in position files: what they say is a hint, so nothing else changes."""
+        if files:
+            self._store.ingest(self._index.topic, files)
+        self._mark(self._keys.bulk(load, _POSITIONS))
+
+    def load_group(
+        self, load: str, number: int, group: Group, partitions: list[BulkPartition], files: list[Path]
+    ) -> None:
+        """Take in a group."""
+        if self.is_done(load, number):
+            return
+        overlapping = [known for known in partitions if self._overlaps(known)]
+        if overlapping:
+            raise BulkError(
+                f"partition {overlapping[0].number} of {self._index.topic} has entries between "
+                f"{overlapping[0].lowest} and {overlapping[0].highest} already"
+            )
+        key, first = self._keys.bulk(load, number), bytes.fromhex(group.first_key)
+        batch = self._store.new_batch()
+        batch.put(key, first + encode_partitions(partitions))
+        self._store.write(batch)
+        self._store.ingest(self._index.topic, files)
+        self._count_in(key, partitions)
+        self._index.entries_appeared(first, successor(bytes.fromhex(group.last_key)))
+
+    def finish(self, load: str) -> None:
+        """Note that all groups are in; their own marks go."""
+        batch = self._store.new_batch()
+        prefix = self._keys.bulk_prefix(load)
+        batch.delete_range(prefix, prefix + b"\xff")
+        batch.put(self._keys.bulk(load, _ALL), _DONE)
+        self._store.write(batch)
+        self._index.recount_views()
+
+    def abandon(self, load: str) -> None:
+        """Give up a load that is not finished: what is in stays."""
+        batch = self._store.new_batch()
+        prefix = self._keys.bulk_prefix(load)
+        batch.delete_range(prefix, prefix + b"\xff")
+        self._store.write(batch)
+        # Positions of entries that never came are noted now.
+        self._index.distrust_positions()
+        self._index.recount_views()
+
+    def _overlaps(self, new: BulkPartition) -> bool:
+        known = self._index.table.get(new.number)
+        return known is not None and known.lowest <= new.highest and new.lowest <= known.highest
+
+    def _count_in(self, key: bytes, partitions: list[BulkPartition]) -> None:
+        """Add a group's counters to the table, on disk and in memory."""
+        table = self._index.table
+        before = [table.get(known.number) for known in partitions]
+        for known in partitions:
+            table.merge(_counters(known))
+        pages = sorted({known.number // PAGE_PARTITIONS for known in partitions})
+        try:
+            self._index.write_pages(pages, [(key, _DONE)])
+        except BaseException:
+            for known, former in zip(partitions, before, strict=True):
+                table.remove_number(known.number)
+                if former is not None:
+                    table.put(former)
+            raise
+
+    def _mark(self, key: bytes) -> None:
+        batch = self._store.new_batch()
+        batch.put(key, _DONE)
+        self._store.write(batch)
+
+
+def _counters(known: BulkPartition) -> PartitionCounters:
+    return PartitionCounters(*known, b"", b"")
