@@ -243,9 +243,13 @@ class Store:
                     self._open_anew(AccessType.read_only(False))
                 raise StoreError(f"cannot open the data directory {self.path} anew: {error}") from error
         self.failure = None
-        for family in self._families.values():
-            if family.on_recovered is not None:
-                family.on_recovered()
+        try:
+            for family in self._families.values():
+                if family.on_recovered is not None:
+                    family.on_recovered()
+        except Exception as error:
+            self.failure = self.failure or f"cannot go on after opening anew: {error}"
+            raise
 
     def close(self) -> None:
         """Close the database and give up the lock; waits for a running `sync`. Closing twice is harmless."""
