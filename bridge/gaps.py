@@ -14,7 +14,7 @@ from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
 from bridge.harvester import new_entries
 from bridge.protocol.entries import StoredEntry
-from tracker import Position, SubscriptionView, TopicIndex
+from tracker import Position, StoreError, SubscriptionView, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -29,13 +29,17 @@ class GapFiller:
         index: TopicIndex,
         now_ms: Callable[[], int],
         on_filled: Callable[[], None],
+        on_failed: Callable[[StoreError], None],
     ) -> None:
-        """`on_filled`: entries came into the index."""
+        """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later."""
         self._topic = topic
         self._connection = connection
         self._index = index
         self._now_ms = now_ms
         self._on_filled = on_filled
+        self._on_failed = on_failed
+        self._reading: asyncio.Task[None] | None = None
+        self._void = False
         self._one_at_a_time = asyncio.Lock()
 
     def find(self, view: SubscriptionView) -> tuple[Position, Position] | None:
@@ -52,17 +56,53 @@ class GapFiller:
             while (gap := self.find(view)) is not None:
                 after, to = gap
                 log.info("filling a gap", topic=self._topic, subscription=view.name, after=str(after), to=str(to))
-                try:
-                    await read_range(self._connection, self._topic, after, to, self._store)
-                except BrokerError as error:
-                    log.warning("gap not filled yet", topic=self._topic, reason=str(error))
+                filled = await self._fill(after, to)
+                # The cursor may have been set further back meanwhile.
+                view.covered = filled and view.mark_delete_position >= after
+                if not filled:
                     await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
-                    continue
-                self._index.lower_floor(after)
-                view.covered = True
         self._on_filled()
 
+    def on_recovered(self) -> None:
+        """The store was opened anew: what was filled in may be gone, so begin again."""
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._void = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _fill(self, after: Position, to: Position) -> bool:
+        """Fill one gap; returns whether everything in it is stored."""
+        self._void = False
+        read = read_range(self._connection, self._topic, after, to, self._store)
+        reading = self._reading = asyncio.get_running_loop().create_task(read)
+        try:
+            await asyncio.wait({reading})
+        finally:
+            self._reading = None
+            reading.cancel()
+            outcome = (await asyncio.gather(reading, return_exceptions=True))[0]
+        if isinstance(outcome, BrokerError):
+            log.warning("gap not filled yet", topic=self._topic, reason=str(outcome))
+            return False
+        if self._void:
+            return False
+        if outcome is not None:
+            raise outcome
+        try:
+            self._index.lower_floor(after)
+        except StoreError as error:
+            self._on_failed(error)
+            return False
+        return True
+
     def _store(self, entries: list[StoredEntry]) -> None:
-        for start in range(0, len(entries), limits.HARVEST_SLICE):
-            self._index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._now_ms())
+        try:
+            for start in range(0, len(entries), limits.HARVEST_SLICE):
+                self._index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._now_ms())
+        except StoreError as error:
+            self._begin_again()
+            self._on_failed(error)
+            return
         self._on_filled()

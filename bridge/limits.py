@@ -89,6 +89,9 @@ MAINTENANCE_INTERVAL_S: Final = 30.0
 """How often the cursors are read from the broker while all goes well; costly for it with many holes."""
 STANDBY_CHECK_S: Final = 0.5
 """How often a bridge that is not the owner looks who is."""
+RECOVERY_LASTS_S: Final = 10.0
+"""A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
+second."""
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -102,4 +105,5 @@ assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
 assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS
 assert MAX_UNACKED_PER_CONSUMER <= MAX_UNACKED_PER_SUBSCRIPTION
 assert FEED_PERMITS <= FEED_QUEUE_ENTRIES <= TAIL_BUFFER_ENTRIES
+assert RETRY_BACKOFF_S[-1] < RECOVERY_LASTS_S
 assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S

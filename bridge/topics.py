@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import math
+from collections.abc import Callable
 
 import structlog
 
@@ -17,14 +19,22 @@ log = structlog.get_logger(__name__)
 
 
 class SyncLoop:
-    """Syncs the store's log in a thread, once for everything written since the last time."""
+    """Syncs the store's log in a thread, once for everything written since the last time.
+
+    When the store has failed it is opened anew as soon as there is room again. Whoever cannot write marks itself dirty:
+    that is how the failure is noticed.
+    """
 
     def __init__(self, store: Store) -> None:
         """Nothing runs before `run`."""
+        self.failure: str | None = None
+        """Why nothing is stored at the moment; None when all is well."""
+        self.on_recovered: list[Callable[[], None]] = []
+        """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
         self._dirty: set[TrackedTopic] = set()
         self._wake = asyncio.Event()
-        self.failing = False
+        self._recovered_at = -math.inf
 
     def mark_dirty(self, topic: TrackedTopic) -> None:
         """Have the topic's writes synced soon."""
@@ -33,29 +43,50 @@ class SyncLoop:
 
     async def run(self) -> None:
         """Until cancelled. A sync that fails is tried again: positions do not move on meanwhile."""
+        now = asyncio.get_running_loop().time
+        attempt = 0
         while True:
             await self._wake.wait()
             await asyncio.sleep(limits.SYNC_INTERVAL_S)
             self._wake.clear()
-            await self.sync()
+            if await self.sync():
+                continue
+            if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
+                attempt = 0
+            await asyncio.sleep(limits.retry_delay_s(attempt))
+            attempt += 1
+            await self._recover()
+            self._wake.set()
 
-    async def sync(self) -> None:
-        """Sync once what is dirty now."""
+    async def sync(self) -> bool:
+        """Sync once what is dirty now; False when that cannot be done."""
         dirty, self._dirty = self._dirty, set()
         positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
         try:
             await asyncio.to_thread(self._store.sync)
         except StoreError as error:
-            if not self.failing:
-                log.error("cannot sync the data directory", reason=str(error))
-            self.failing = True
             self._dirty |= dirty
-            await asyncio.sleep(limits.RETRY_BACKOFF_S[-2])
-            self._wake.set()
-            return
-        self.failing = False
+            if self.failure is None:
+                self.failure = self._store.failure or str(error)
+                log.error("nothing can be stored, what is due goes out all the same", reason=self.failure)
+            return False
+        if self.failure is not None:
+            self.failure = None
+            log.info("the data directory can be written again")
         for topic, position in positions:
             topic.on_synced(position)
+        return True
+
+    async def _recover(self) -> None:
+        try:
+            await asyncio.to_thread(self._store.probe)
+            self._store.recover()
+        except StoreError as error:
+            log.debug("the data directory cannot be written yet", reason=str(error))
+            return
+        self._recovered_at = asyncio.get_running_loop().time()
+        for call in self.on_recovered:
+            call()
 
 
 class Topics:
@@ -65,6 +96,7 @@ class Topics:
         """`around.mark_dirty` is `syncing`'s."""
         self._around = around
         self._syncing = syncing
+        syncing.on_recovered.append(self._on_recovered)
         self._topics: dict[str, TrackedTopic] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
@@ -82,6 +114,11 @@ class Topics:
     def get(self, topic: str) -> TrackedTopic | None:
         """A tracked topic by its full name."""
         return self._topics.get(topic)
+
+    @property
+    def storage_failure(self) -> str | None:
+        """Why nothing is stored at the moment; what is due is delivered all the same."""
+        return self._syncing.failure
 
     async def close(self) -> None:
         """Stop dispatching, persist, give up ownership."""
@@ -158,6 +195,10 @@ class Topics:
         if known is not None and known.owner is not None:
             return known.owner
         return self._around.advertised_url
+
+    def _on_recovered(self) -> None:
+        for topic in self._topics.values():
+            topic.on_recovered()
 
     def _subscription(self, consumer: TrackedConsumer) -> TrackedSubscription | None:
         topic = self._topics.get(consumer.topic)

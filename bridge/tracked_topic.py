@@ -77,6 +77,7 @@ class TrackedTopic:
         self._gaps: GapFiller | None = None
         self._pump = Pump(self.subscriptions, around.now_ms)
         self._synced_position: Position | None = None
+        self._trouble: str | None = None
         self._kept: tuple[Position, dict[str, int]] | None = None
 
     # -- life cycle
@@ -156,6 +157,8 @@ class TrackedTopic:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 self._checkpoint()
+                if self.harvester is not None:
+                    await self.harvester.resume()
                 if self._loop.time() - polled > limits.CURSOR_POLL_S:
                     polled = self._loop.time()
                     for subscription in self.subscriptions.values():
@@ -180,14 +183,16 @@ class TrackedTopic:
         index = self.index = self._usable_index(state)
         for name in list(index.views()):
             if name not in state.cursors:
-                index.remove_view(name)
+                self._remove_view(name)
         assert index.harvested_position is not None
         self._tail = TailBuffer(index.harvested_position)
-        self._synced_position, self._kept = index.harvested_position, None
+        # Known to be on disk only once it was synced: what was read from the log may be in this machine's memory.
+        self._synced_position, self._kept = None, None
+        around.mark_dirty(self)
         self.harvester = Harvester(
-            self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed
+            self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
         )
-        self._gaps = GapFiller(self.topic, connection, index, around.now_ms, self._on_stored)
+        self._gaps = GapFiller(self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store)
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
         index = self.index or self._open_index()
@@ -198,6 +203,7 @@ class TrackedTopic:
                 harvested_position=str(index.harvested_position),
                 last_confirmed_entry=str(state.last_confirmed_entry),
             )
+            self.index = None
             self._around.store.drop_topic(self.topic)
             index = self._open_index()
         if index.harvested_position is None:
@@ -230,11 +236,7 @@ class TrackedTopic:
 
     def _stop_subscriptions(self) -> None:
         if self.index is not None:
-            try:
-                self.index.persist_views()
-            except StoreError as error:  # the broker has the acks too
-                log.warning("cannot store acks", topic=self.topic, reason=str(error))
-            self._around.mark_dirty(self)
+            self._persist_views(self.index)
         for subscription in self.subscriptions.values():
             subscription.stop()
 
@@ -282,8 +284,7 @@ class TrackedTopic:
             subscription.stop()
         self._drop_checkpoint(name)
         if self.index is not None:
-            self.index.remove_view(name)
-            self._around.mark_dirty(self)
+            self._remove_view(name)
             if not self.index.views() and not self.has_consumers:
                 self.unneeded = True
                 self.close()
@@ -300,21 +301,28 @@ class TrackedTopic:
         attempt = 0
         while True:
             try:
-                state = await self._around.admin.internal_stats(self.topic)
-                break
+                await self._load_cursor_once(subscription)
+                return
+            except StoreError as error:  # a new view could not be stored
+                self._cannot_store(error)
             except AdminError as error:
                 log.warning("cannot read cursor", topic=self.topic, subscription=subscription.name, reason=str(error))
-                await asyncio.sleep(limits.retry_delay_s(attempt))
-                attempt += 1
+            await asyncio.sleep(limits.retry_delay_s(attempt))
+            attempt += 1
+
+    async def _load_cursor_once(self, subscription: TrackedSubscription) -> None:
+        state = await self._around.admin.internal_stats(self.topic)
         cursor = state.cursors.get(subscription.name)
         acks = None if cursor is None else await acks_of(cursor)
-        subscription.loading = None
         if acks is None:
+            subscription.loading = None
             log.warning("subscription has no cursor", topic=self.topic, subscription=subscription.name)
             return
         assert self.index is not None
         assert self._tail is not None
-        moved = subscription.moved_by(acks, self.index.view(subscription.name))
+        view = self.index.view(subscription.name)
+        subscription.loading = None
+        moved = subscription.moved_by(acks, view)
         if moved:
             self._drop_checkpoint(subscription.name)
         subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved)
@@ -379,15 +387,50 @@ class TrackedTopic:
 
     def on_synced(self, position: Position | None) -> None:
         """What was written up to `position` is on disk."""
-        self._synced_position = position
+        self._trouble = None
+        known = None if self.index is None else self.index.harvested_position
+        if position is not None and known is not None and position <= known:  # else of an index dropped meanwhile
+            self._synced_position = position
+
+    def on_recovered(self) -> None:
+        """The store was opened anew: what was not synced before may be gone from the index."""
+        self._synced_position = None
+        if self.harvester is not None:
+            self.harvester.on_recovered()
+        if self._gaps is not None:
+            self._gaps.on_recovered()
+        self._around.mark_dirty(self)
+        self._pump.wake()
+
+    def _cannot_store(self, error: StoreError) -> None:
+        """Go on without: what is not stored is in the broker. The sync loop looks after the store as a whole."""
+        if str(error) != self._trouble and self._around.store.failure is None:
+            log.warning("cannot use the index", topic=self.topic, reason=str(error))
+        self._trouble = str(error)
+        self._around.mark_dirty(self)
+        self._pump.wake()
+
+    def _persist_views(self, index: TopicIndex) -> None:
+        try:
+            index.persist_views()
+            self._around.mark_dirty(self)
+        except StoreError as error:  # the broker has the acks too
+            self._cannot_store(error)
+
+    def _remove_view(self, name: str) -> None:
+        assert self.index is not None
+        try:
+            self.index.remove_view(name)
+            self._around.mark_dirty(self)
+        except StoreError as error:  # maintenance finds it again
+            self._cannot_store(error)
 
     def _checkpoint(self) -> None:
         """Persist acks, drop what everybody has, and tell the broker's cursor how far the disk is."""
         index, ownership = self.index, self._ownership
         if index is None or ownership is None or self.role != "owner":
             return
-        index.persist_views()
-        self._around.mark_dirty(self)
+        self._persist_views(index)
         views = index.views()
         if self._synced_position is None or not all(view.covered for view in views.values()):
             return
@@ -412,7 +455,10 @@ class TrackedTopic:
         for name in [name for name in index.views() if name not in names]:
             log.info("subscription is gone", topic=self.topic, subscription=name)
             self.unsubscribed(name)
-        index.drop_consumed(self._around.now_ms())
+        try:
+            index.drop_consumed(self._around.now_ms())
+        except StoreError as error:
+            self._cannot_store(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

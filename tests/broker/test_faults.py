@@ -5,6 +5,7 @@ DELAY_BRIDGE_LONG=1 takes the long form, with ten times as many messages.
 
 import os
 import random
+import resource
 import shutil
 import threading
 from collections import Counter
@@ -15,6 +16,7 @@ import pulsar as pulsar_client
 import pytest
 
 from bridge.embedded import EmbeddedPulsar
+from bridge.ownership import HIDDEN_SUBSCRIPTION
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.clients import (
@@ -34,6 +36,7 @@ from tests.clients import (
 )
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
+from tracker import Position
 
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
 PENDING = 50_000 if LONG else 5_000
@@ -263,6 +266,60 @@ def test_due_while_the_bridge_is_down(
     killable.start()
     consumer = shared(clients.connect(killable.service_url), topic)
     assert sorted(texts(drain(consumer, 200)), key=int) == [str(number) for number in range(200)]
+    assert_quiet(consumer)
+
+
+def limit_files(bridge: BridgeProcess, size: int | None) -> None:
+    """No file of the bridge may grow beyond, as if its disk was full; None lifts that."""
+    hard = resource.prlimit(bridge.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(bridge.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
+def position_kept_by_broker(broker: PulsarCluster, topic: str) -> Position:
+    cursors = admin(broker, "GET", f"{rest_path(topic)}/internalStats")["cursors"]
+    return Position.parse(cursors[HIDDEN_SUBSCRIPTION]["markDeletePosition"])
+
+
+def test_disk_full_for_a_while(killable: BridgeProcess, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
+    """What is in the index goes out on time, the rest once there is room again, and nobody need do anything for it."""
+    client = clients.connect(killable.service_url)
+    consumer = shared(client, topic)
+    producer = client.create_producer(topic)
+    due = now_ms() + 5_000
+    indexed = {f"indexed {number}" for number in range(500)}
+    publish(producer, indexed, deliver_at=due)
+    wait_until(lambda: killable.topic(topic)["entries"] == 500, "entries in the index")
+    log = max(killable.data_dir.glob("*.log"), key=lambda file: int(file.stem))
+    limit_files(killable, log.stat().st_size + 10_000)
+    arriving_due = now_ms() + 500
+    arriving = {f"arriving {number} {random.randbytes(200).hex()}" for number in range(1_000)}
+    publish(producer, arriving, deliver_at=arriving_due)
+    immediate = {f"immediate {number}" for number in range(100)}
+    publish(producer, immediate)
+    with Collector(consumer) as collector:
+        killable.wait_for_log("nothing can be stored")
+        assert now_ms() < due
+        collector.wait_for(indexed)
+        assert all(0 <= each.at_ms - due < 1_000 for each in collector.received if each.text in indexed)
+        assert arriving - set(collector.seen)
+        assert position_kept_by_broker(pulsar, topic) <= Position.parse(killable.topic(topic)["harvestedPosition"])
+        assert killable.topic(topic)["role"] == "owner"
+        assert "can be written again" not in killable.log()
+        limit_files(killable, None)
+        collector.wait_for(indexed | arriving | immediate)
+        killable.wait_for_log("can be written again")
+        later = {f"later {number}" for number in range(100)}
+        later_due = now_ms() + 500
+        publish(producer, later, deliver_at=later_due)
+        collector.wait_for(later)
+    assert max(collector.seen.values()) == 1
+    for expected, at in ((arriving, arriving_due), (later, later_due)):
+        assert all(each.at_ms >= at for each in collector.received if each.text in expected)
+    wait_until(lambda: backlog(pulsar, topic) == 0, "acks")
+    end = killable.topic(topic)["harvestedPosition"]
+    wait_until(lambda: str(position_kept_by_broker(pulsar, topic)) == end, "harvested position kept")
+    killable.stop()
+    killable.start()
     assert_quiet(consumer)
 
 
