@@ -53,6 +53,7 @@ class AckCounter:
         self.dirty: set[int] = set()
         self._width = width_ms
         self._pages: dict[int, array[int]] = {}
+        self._totals: dict[int, int] = {}
         self._singles: dict[int, Any] = {}
         self._stretches: list[Stretch] = []
         self._held = False
@@ -67,6 +68,10 @@ class AckCounter:
         page = self._pages.get(number // PAGE_PARTITIONS)
         return 0 if page is None else page[number % PAGE_PARTITIONS]
 
+    def acked_on_page(self, page_number: int) -> int:
+        """Return how many entries of a page's partitions are acked."""
+        return self._totals.get(page_number, 0)
+
     def acked_between(self, page_number: int, first: int, end: int) -> int:
         """Return how many entries of a page's partitions with first <= slot < end are acked."""
         page = self._pages.get(page_number)
@@ -79,7 +84,9 @@ class AckCounter:
         page = self._pages.get(page_number)
         if page is None:
             page = self._pages[page_number] = array("I", bytes(4 * PAGE_PARTITIONS))
+            self._totals[page_number] = 0
         page[number % PAGE_PARTITIONS] += 1
+        self._totals[page_number] += 1
         self.total += 1
         self.dirty.add(page_number)
 
@@ -121,6 +128,7 @@ class AckCounter:
         self.clear()
         for page in table.pages():
             self._pages[page.number] = array("I", page.counts)
+            self._totals[page.number] = page.total
             self.dirty.add(page.number)
         self.total = table.entries
 
@@ -128,6 +136,7 @@ class AckCounter:
         """Count nothing."""
         self.dirty.update(self._pages)
         self._pages.clear()
+        self._totals.clear()
         self._singles.clear()
         self._stretches.clear()
         self._held = False
@@ -140,9 +149,10 @@ class AckCounter:
         if page is None or not page[slot]:
             return
         self.total -= page[slot]
+        self._totals[page_number] -= page[slot]
         page[slot] = 0
-        if not any(page):
-            del self._pages[page_number]
+        if not self._totals[page_number]:
+            del self._pages[page_number], self._totals[page_number]
         self.dirty.add(page_number)
 
     def settle(
@@ -176,7 +186,8 @@ class AckCounter:
                 self.dirty.add(page_number)
         if any(counts):
             self._pages[page_number] = counts
-            self.total += sum(counts)
+            self._totals[page_number] = sum(counts)
+            self.total += self._totals[page_number]
 
     def pages(self) -> Iterator[tuple[int, int]]:
         """Yield (partition number, acked) for each partition with acked entries (for checks)."""

@@ -7,6 +7,7 @@ by a rename: a directory without one is not a result.
 
 from __future__ import annotations
 
+import os
 import uuid
 import zlib
 from array import array
@@ -132,13 +133,17 @@ def new_manifest(
 
 
 def check_file(directory: Path, file: TableFile) -> None:
-    """Raise BulkError when a file is not the one the manifest speaks of. Reads all of it: call it from a thread."""
+    """Raise BulkError when a file is not the one the manifest speaks of.
+
+    Reads all of it and has it on disk, which RocksDB would wait for otherwise: call it from a thread.
+    """
     path, crc = directory / file.name, 0
     try:
         size = path.stat().st_size
         with path.open("rb") as source:
             while block := source.read(1 << 20):
                 crc = zlib.crc32(block, crc)
+            os.fsync(source.fileno())
     except OSError as error:
         raise BulkError(f"cannot read {path}: {error}") from error
     if (size, crc) != (file.bytes, file.crc32):

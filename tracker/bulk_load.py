@@ -163,7 +163,7 @@ class BulkRecords:
     def load_positions(self, load: str, files: list[Path]) -> None:
         """Take in position files: what they say is a hint, so nothing else changes."""
         if files:
-            self._store.ingest(self._index.topic, files)
+            self._store.ingest(self._index.families.main, files)
         self._mark(self._keys.bulk(load, _POSITIONS))
 
     def load_group(
@@ -172,6 +172,8 @@ class BulkRecords:
         """Take in a group."""
         if self.is_done(load, number):
             return
+        if self._index.families.damaged:
+            raise BulkError(f"the index of {self._index.topic} is being moved out of damaged files: try again later")
         overlapping = [known for known in partitions if self._overlaps(known)]
         if overlapping:
             raise BulkError(
@@ -182,7 +184,7 @@ class BulkRecords:
         batch = self._store.new_batch()
         batch.put(key, first + encode_partitions(partitions))
         self._store.write(batch)
-        self._store.ingest(self._index.topic, files)
+        self._store.ingest(self._index.families.main, files)
         self._count_in(key, partitions)
         self._index.entries_appeared(first, successor(bytes.fromhex(group.last_key)))
 

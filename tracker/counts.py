@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from tracker.keys import KEY, time_bound
@@ -43,32 +45,25 @@ class Counts:
         """
         if step_ms < MIN_STEP_MS:
             raise ValueError(f"a histogram needs a step of at least {MIN_STEP_MS} ms, not {step_ms}")
+        sums = _PageSums(self._table, view)
         for number in range(steps):
             start = start_ms + number * step_ms
-            yield Bucket(start, self.between(start, start + step_ms, view))
+            yield Bucket(start, self._between(start, start + step_ms, view, sums))
 
     def between(self, start_ms: int, end_ms: int, view: SubscriptionView | None) -> int:
         """Return how many entries are due in [start_ms, end_ms)."""
+        return self._between(start_ms, end_ms, view, _PageSums(self._table, view))
+
+    def _between(self, start_ms: int, end_ms: int, view: SubscriptionView | None, sums: _PageSums) -> int:
         start_ms, width = max(start_ms, 0), self._table.width_ms
         first, end = -(-start_ms // width), end_ms // width
         if first > end:  # both bounds in one partition
             return self._read(start_ms, end_ms, view)
-        count = self._whole(first, end, view)
+        count = sums.between(first, end)
         if start_ms < first * width:
             count += self._read(start_ms, first * width, view)
         if end * width < end_ms:
             count += self._read(end * width, end_ms, view)
-        return count
-
-    def _whole(self, first: int, end: int, view: SubscriptionView | None) -> int:
-        """Count the partitions with first <= number < end."""
-        count = 0
-        for page in self._table.pages_between(first, end):
-            base = page.number * PAGE_PARTITIONS
-            low, high = max(first - base, 0), min(end - base, PAGE_PARTITIONS)
-            count += page.total if high - low == PAGE_PARTITIONS else sum(page.counts[low:high])
-            if view is not None:
-                count -= view.counter.acked_between(page.number, low, high)
         return count
 
     def _read(self, start_ms: int, end_ms: int, view: SubscriptionView | None) -> int:
@@ -82,3 +77,35 @@ class Counts:
         keys = (due.key for due in self._window.slice(start, end)) if in_memory else self._disk.keys(start, end)
         contains = view.acks.contains
         return sum(1 for _, ledger, entry in map(KEY.unpack, keys) if not contains(ledger, entry))
+
+
+class _PageSums:
+    """Running sums over the pages of a table, as they are now."""
+
+    def __init__(self, table: PartitionTable, view: SubscriptionView | None) -> None:
+        self._table = table
+        self._counter = None if view is None else view.counter
+        self._numbers = [page.number for page in table.pages()]
+        totals = [page.total for page in table.pages()]
+        if self._counter is not None:
+            acked = self._counter.acked_on_page
+            totals = [total - acked(number) for number, total in zip(self._numbers, totals, strict=True)]
+        self._sums = [0, *accumulate(totals)]
+
+    def between(self, first: int, end: int) -> int:
+        """Count the partitions with first <= number < end: whole pages, and parts of one at either end."""
+        first_page, end_page = -(-first // PAGE_PARTITIONS), end // PAGE_PARTITIONS
+        if first_page > end_page:  # within one page
+            return self._part(end_page, first, end)
+        numbers = self._numbers
+        whole = self._sums[bisect_left(numbers, end_page)] - self._sums[bisect_left(numbers, first_page)]
+        start, rest = first_page * PAGE_PARTITIONS, end_page * PAGE_PARTITIONS
+        return whole + self._part(first_page - 1, first, start) + self._part(end_page, rest, end)
+
+    def _part(self, page_number: int, first: int, end: int) -> int:
+        page = self._table.page(page_number)
+        if first == end or page is None:
+            return 0
+        low, high = first - page_number * PAGE_PARTITIONS, end - page_number * PAGE_PARTITIONS
+        count: int = sum(page.counts[low:high])
+        return count if self._counter is None else count - self._counter.acked_between(page_number, low, high)

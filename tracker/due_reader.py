@@ -115,14 +115,18 @@ class DueReader:
         window = self.window
         room = window.budget_bytes * limits.NEAR_TERM_FILL - window.bytes_held
         read: list[tuple[bytes, bytes]] = []
+        version, high = self._version, end
         for pair in self._disk.pairs(window.high, end):
             read.append(pair)
             room -= len(pair[1]) + limits.WINDOW_ENTRY_OVERHEAD
             if room <= 0 or len(read) == limit:
-                window.extend(read, successor(pair[0]))
-                return room > 0
-        window.extend(read, end)
-        return False
+                high = successor(pair[0])
+                break
+        if version != self._version:  # a partition turned out to be damaged, and was taken out of the table
+            width = self._table.width_ms
+            read = [pair for pair in read if self._table.entries_in(key_time(pair[0]) // width)]
+        window.extend(read, high)
+        return high != end and room > 0
 
 
 def _size(entries: list[DueEntry]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from tracker import limits
 from tracker.partition_page import PartitionPage
 from tracker.partitions import PartitionTable
-from tracker.positions import RECORD_KEY_LENGTH, PositionIndex
+from tracker.positions import RECORD_KEY_LENGTH, DamagedRecord, PlacedEntry, PositionIndex
 from tracker.records import TopicKeys, TopicRecord, number_of
 from tracker.store import Store
 
@@ -27,6 +27,8 @@ class Journal:
         self._store = store
         self._keys = keys
         self._table = table
+        self.damaged: list[bytes] = []
+        """Keys of position records that `load` could not read: what they speak of is not counted."""
         self._entries = 0
         self._writes = 0
         self._round: list[int] = []
@@ -48,7 +50,12 @@ class Journal:
         for key, written in self._store.records(self._keys.journal):
             number = number_of(key)
             record_keys = [written[at : at + RECORD_KEY_LENGTH] for at in range(0, len(written), RECORD_KEY_LENGTH)]
-            placed = list(positions.records(record_keys))
+            placed: list[PlacedEntry] = []
+            for record_key in record_keys:
+                try:
+                    placed += positions.record(record_key)
+                except DamagedRecord:
+                    self.damaged.append(record_key)
             table.add(placed, number)
             self.written(len(placed))
 
@@ -75,6 +82,12 @@ class Journal:
             if page is not None:
                 page.as_of = as_of
         self._table.dirty.difference_update(numbers)
+
+    def store_all(self, record: TopicRecord) -> TopicRecord:
+        """Store every page, so that the journal holds nothing; return the topic's record. Raises StoreError."""
+        if self._round_end is not None:
+            record = self.store_some(record, len(self._round))
+        return self.store_some(record, len(self._table.dirty))
 
     def store_some(self, record: TopicRecord, limit: int) -> TopicRecord:
         """Store at most `limit` pages of a round; return the topic's record, changed when the round is through.

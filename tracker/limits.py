@@ -65,6 +65,9 @@ JOURNAL_WRITES = 20_000
 EXPEDITED_MAX = 10_000
 """Entries of a subscription that are to be delivered without regard to their due time and are not acked yet."""
 
+MOVE_ENTRIES = 500
+"""Entries moved out of a damaged column family in one write."""
+
 DROP_EXAMINED_MAX = 1_000
 """Time partitions looked at by one call that drops the consumed ones."""
 

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tracker.columns import pack_column, unpack_column
+from tracker.families import EntryFamilies
 from tracker.position import Position
-from tracker.store import StoreError, TopicFamily
+from tracker.store import StoreError, TopicFamily, is_damage
 
 _KEY = struct.Struct(">BQQQ")
 RECORD_KEY_LENGTH = _KEY.size
@@ -69,38 +70,53 @@ def decode_record(key: bytes, value: bytes) -> list[PlacedEntry]:
     return [PlacedEntry(ledger, first + below, time, size) for below, time, size in zip(low, times, sizes, strict=True)]
 
 
+def positions_of(key: bytes) -> tuple[Position, Position]:
+    """Return the lowest and highest position that the record of a key may speak of."""
+    _, ledger, block, _ = _KEY.unpack(key)
+    return Position(ledger, block << BLOCK_SHIFT), Position(ledger, ((block + 1) << BLOCK_SHIFT) - 1)
+
+
 def records_below(position: Position) -> tuple[bytes, bytes]:
     """Return the key range [start, end) of the records wholly below a position."""
     end = _KEY.pack(_MARK, max(position.ledger, 0), max(position.entry, 0) >> BLOCK_SHIFT, 0)
     return _KEY.pack(_MARK, 0, 0, 0), end
 
 
+class DamagedRecord(StoreError):
+    """A record cannot be read: its file is not as it was written."""
+
+
 class PositionIndex:
     """Looks positions up in a topic's column family."""
 
-    def __init__(self, topic: str, family: TopicFamily) -> None:
-        """Read one column family."""
+    def __init__(self, topic: str, families: EntryFamilies) -> None:
+        """Read a topic's column families."""
         self._topic = topic
-        self._family = family
+        self._families = families
 
     def find(self, ledger: int, entry: int) -> int | None:
         """Return the due time noted for a position, None when none is."""
         if ledger < 0 or entry < 0:
             return None
-        for _, times in self.blocks(Position(ledger, entry - 1), Position(ledger, entry)):
-            return times.get(entry)
+        for family in self._families.all():
+            for _, times in self._blocks(family, Position(ledger, entry - 1), Position(ledger, entry)):
+                return times.get(entry)
         return None
 
     def blocks(self, after: Position, upto: Position) -> Iterator[tuple[int, dict[int, int]]]:
         """Yield (ledger, due time by entry) for each block with noted positions in (after, upto], in order.
 
-        To be used up at once: it holds an iterator open. Raises StoreError.
+        To be used up at once: it holds an iterator open. Raises StoreError. While the index is moved out of a damaged
+        column family it is not complete.
         """
+        return self._blocks(self._families.main, after, upto)
+
+    def _blocks(self, family: TopicFamily, after: Position, upto: Position) -> Iterator[tuple[int, dict[int, int]]]:
         first, last = Position(max(after.ledger, 0), max(after.entry + 1, 0)), Position(*upto)
         if after.ledger < 0:
             first = Position(0, 0)
         try:
-            iterator = self._family.reader.iter()
+            iterator = family.reader.iter()
             iterator.seek(_KEY.pack(_MARK, first.ledger, first.entry >> BLOCK_SHIFT, 0))
             current: tuple[int, int] | None = None
             times: dict[int, int] = {}
@@ -125,12 +141,17 @@ class PositionIndex:
         if times and current is not None:
             yield current[0], times
 
-    def records(self, keys: list[bytes]) -> Iterator[PlacedEntry]:
-        """Yield the entries of records by key; keys without a record are passed over."""
-        for key in keys:
-            value = self._family.reader.get(key)
+    def record(self, key: bytes) -> list[PlacedEntry]:
+        """Return the entries of a record by its key, none if it is gone. Raises DamagedRecord or StoreError."""
+        for family in self._families.all():
+            try:
+                value = family.reader.get(key)
+            except Exception as error:
+                message = f"cannot read the positions of {self._topic}: {error}"
+                raise (DamagedRecord(message) if is_damage(error) else StoreError(message)) from error
             if value is not None:
-                yield from decode_record(key, value)
+                return decode_record(key, value)
+        return []
 
 
 def _planes(column: array[Any]) -> bytes:

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracker.entries import DueEntry, decode_value
-from tracker.keys import KEY, encode_key
+from tracker.families import EntryFamilies
+from tracker.keys import KEY, encode_key, key_time
 from tracker.partitions import PartitionTable
-from tracker.store import StoreError, TopicFamily
+from tracker.store import StoreError, TopicFamily, is_damage
+
+
+class DamagedPartition(StoreError):
+    """Entries of a time partition cannot be read: their file is not as it was written."""
+
+    def __init__(self, message: str, number: int) -> None:
+        """Name the partition by number."""
+        super().__init__(message)
+        self.number = number
 
 
 class DiskReader:
-    """Point reads and scans. A scan seeks to each known partition, so it never walks over dropped ones."""
+    """Point reads and scans. A scan seeks to each known partition, so it never walks over dropped ones.
 
-    def __init__(self, topic: str, family: TopicFamily, table: PartitionTable) -> None:
-        """Read one column family along a table of its partitions."""
+    What is damaged goes to `on_damage`, which takes the partition out of the table; scans go on behind it. What such a
+    scan has yielded of the partition before is as it was stored.
+    """
+
+    def __init__(self, topic: str, families: EntryFamilies, table: PartitionTable) -> None:
+        """Read a topic's column families along a table of its partitions."""
+        self.on_damage: Callable[[DamagedPartition], None] | None = None
         self._topic = topic
-        self._family = family
+        self._families = families
         self._table = table
 
-    def iterate(self) -> Any:
-        """Return a RocksDB iterator over the whole column family."""
+    def iterate(self, family: TopicFamily) -> Any:
+        """Return a RocksDB iterator over a whole column family."""
         try:
-            return self._family.reader.iter()
+            return family.reader.iter()
         except Exception as error:
             raise self._failure(error) from error
 
     def get(self, key: bytes) -> DueEntry | None:
         """Return the entry of a key, None when there is none."""
+        number = key_time(key) // self._table.width_ms
+        if self._is_left_behind(number):
+            return None
         try:
-            value = self._family.reader.get(key)
+            value = self._families.of(number).reader.get(key)
         except Exception as error:
-            raise self._failure(error) from error
+            self._handle(self._failure(error, number))
+            return None
         return None if value is None else _entry(key, value)
 
     def contains(self, key: bytes) -> bool:
         """Tell whether a key is stored."""
+        number = key_time(key) // self._table.width_ms
+        if self._is_left_behind(number):
+            return False
         try:
-            return key in self._family.reader
+            return key in self._families.of(number).reader
         except Exception as error:
-            raise self._failure(error) from error
+            self._handle(self._failure(error, number))
+            return False
 
     def contains_position(self, deliver_at_ms: int, ledger: int, entry: int) -> bool:
         """Tell whether an entry with this due time is stored."""
@@ -56,48 +79,54 @@ class DiskReader:
 
     def pairs(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored (key, value) pairs with start <= key < end, in order."""
-        iterator = self.iterate()
-        valid, key_of, value_of, step = iterator.valid, iterator.key, iterator.value, iterator.next
-        for partition in self._table.between(start, end):
-            stop = min(end, partition.end_key)
-            iterator.seek(max(start, partition.first_key))
+        for iterator, stop in self._stretches(start, end):
+            valid, key_of, value_of, step = iterator.valid, iterator.key, iterator.value, iterator.next
             while valid() and (key := key_of()) < stop:
                 yield key, value_of()
                 step()
-            self._require_healthy(iterator)
 
     def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """Yield the stored keys with start <= key < end, in order."""
-        iterator = self.iterate()
-        valid, key_of, step = iterator.valid, iterator.key, iterator.next
-        for partition in self._table.between(start, end):
-            stop = min(end, partition.end_key)
-            iterator.seek(max(start, partition.first_key))
+        for iterator, stop in self._stretches(start, end):
+            valid, key_of, step = iterator.valid, iterator.key, iterator.next
             while valid() and (key := key_of()) < stop:
                 yield key
                 step()
-            self._require_healthy(iterator)
 
     def first_key(self, start: bytes, end: bytes) -> bytes | None:
         """Return the first stored key with start <= key < end."""
-        iterator = self.iterate()
+        return next(self.keys(start, end), None)
+
+    def _stretches(self, start: bytes, end: bytes) -> Iterator[tuple[Any, bytes]]:
+        """Yield (iterator at the first key, exclusive end) for each partition that overlaps a key range."""
+        iterators: dict[int, Any] = {}
         for partition in self._table.between(start, end):
+            family = self._families.of(partition.number)
+            iterator = iterators.get(id(family))
+            if iterator is None:
+                iterator = iterators[id(family)] = self.iterate(family)
             iterator.seek(max(start, partition.first_key))
-            if iterator.valid() and (key := iterator.key()) < min(end, partition.end_key):
-                found: bytes = key
-                return found
-            self._require_healthy(iterator)
-        return None
+            yield iterator, min(end, partition.end_key)
+            try:
+                # An iterator that failed looks like one that reached the end: entries would be passed over.
+                iterator.status()
+            except Exception as error:
+                self._handle(self._failure(error, partition.number))
+                del iterators[id(family)]
 
-    def _require_healthy(self, iterator: Any) -> None:
-        # An iterator that failed looks like one that reached the end: entries would be passed over.
-        try:
-            iterator.status()
-        except Exception as error:
-            raise self._failure(error) from error
+    def _is_left_behind(self, number: int) -> bool:
+        """Tell whether what the damaged family has of a partition is not counted, so that it is to be stored again."""
+        families = self._families
+        return families.damaged and not families.is_moved(number) and not self._table.entries_in(number)
 
-    def _failure(self, error: Exception) -> StoreError:
-        return StoreError(f"cannot read the index of {self._topic}: {error}")
+    def _handle(self, failure: StoreError) -> None:
+        if not isinstance(failure, DamagedPartition) or self.on_damage is None:
+            raise failure
+        self.on_damage(failure)
+
+    def _failure(self, error: Exception, number: int | None = None) -> StoreError:
+        message = f"cannot read the index of {self._topic}: {error}"
+        return StoreError(message) if number is None or not is_damage(error) else DamagedPartition(message, number)
 
 
 def _entry(key: bytes, value: bytes) -> DueEntry:

@@ -9,9 +9,10 @@ from tracker.position import Position
 from tracker.store import StoreError, topic_prefix
 
 _TOPIC, _PAGE, _JOURNAL, _VIEW, _ACKS, _COUNTS, _EXPEDITED, _BULK = b"T", b"G", b"J", b"V", b"A", b"C", b"E", b"B"
+_MOVED, _QUARANTINED = b"M", b"Q"
 _PARTITION = b"P"  # counters of one partition: format 1
 _NUMBER = struct.Struct(">Q")
-_TOPIC_RECORD = struct.Struct(">QQQq" + "?qq" * 3)
+_TOPIC_RECORD = struct.Struct(">QQQq?" + "?qq" * 3)
 _TOPIC_RECORD_1 = struct.Struct(">Q" + "?qq" * 3)
 _PARTITION_RECORD = struct.Struct(">QQqqqq")
 _VIEW_RECORD = struct.Struct(">?qq?")
@@ -24,7 +25,7 @@ class TopicRecord:
 
     `written` numbers the writes that changed entries or pages, `stored` is the last of them that all stored pages of
     partition counters include. `dropped` is the highest position that ever was in a dropped time partition,
-    `dropped_number` the highest number of such a partition.
+    `dropped_number` the highest number of such a partition. `second`: entries are in the topic's second column family.
     """
 
     partition_width_ms: int
@@ -34,25 +35,27 @@ class TopicRecord:
     written: int = 0
     stored: int = 0
     dropped_number: int = -1
+    second: bool = False
 
     def encode(self) -> bytes:
         """Return the stored form."""
         fields: list[bool | int] = []
         for position in (self.harvested, self.floor, self.dropped):
             fields += [position is not None, *(position or (0, 0))]
-        return _TOPIC_RECORD.pack(self.partition_width_ms, self.written, self.stored, self.dropped_number, *fields)
+        numbers = (self.partition_width_ms, self.written, self.stored, self.dropped_number)
+        return _TOPIC_RECORD.pack(*numbers, self.second, *fields)
 
     @classmethod
     def decode(cls, record: bytes) -> TopicRecord:
         """Read the stored form, of format 1 too."""
         if is_first_format(record):
             width, *fields = _TOPIC_RECORD_1.unpack(record)
-            written, stored, dropped_number = 0, 0, -1
+            written, stored, dropped_number, second = 0, 0, -1, False
         else:
-            width, written, stored, dropped_number, *fields = _TOPIC_RECORD.unpack(record)
+            width, written, stored, dropped_number, second, *fields = _TOPIC_RECORD.unpack(record)
         positions = [Position(*fields[at + 1 : at + 3]) if fields[at] else None for at in (0, 3, 6)]
         harvested, floor, dropped = positions
-        return cls(width, harvested, floor, dropped, written, stored, dropped_number)
+        return cls(width, harvested, floor, dropped, written, stored, dropped_number, second)
 
 
 def is_first_format(record: bytes) -> bool:
@@ -71,10 +74,20 @@ class TopicKeys:
         self.pages = prefix + _PAGE
         self.journal = prefix + _JOURNAL
         self.bulks = prefix + _BULK
+        self.moved = prefix + _MOVED
+        self.quarantined = prefix + _QUARANTINED
         self.views = prefix + _VIEW
         self._acks = prefix + _ACKS
         self._counts = prefix + _COUNTS
         self._expedited = prefix + _EXPEDITED
+
+    def move(self, number: int) -> bytes:
+        """Return the key that says that a time partition was moved out of a damaged column family."""
+        return self.moved + _NUMBER.pack(number)
+
+    def quarantine(self, number: int) -> bytes:
+        """Return the key of what is known of a damaged time partition."""
+        return self.quarantined + _NUMBER.pack(number)
 
     def page(self, number: int) -> bytes:
         """Return the key of one page of partition counters."""
@@ -125,8 +138,13 @@ def number_of(key: bytes) -> int:
     return number
 
 
+def encode_counters(entries: int, size: int, lowest: Position, highest: Position) -> bytes:
+    """Return the stored counters of a quarantined time partition."""
+    return _PARTITION_RECORD.pack(entries, size, *lowest, *highest)
+
+
 def decode_counters(record: bytes) -> tuple[int, int, Position, Position]:
-    """Return (entries, bytes, lowest position, highest position) of a partition as format 1 stored it."""
+    """Return (entries, bytes, lowest position, highest position); format 1 stored every partition so."""
     entries, size, *positions = _PARTITION_RECORD.unpack(record)
     return entries, size, Position(*positions[:2]), Position(*positions[2:])
 

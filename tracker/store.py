@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -31,10 +32,11 @@ DATA_FORMAT = 2
 """Version of the records and keys this code writes; 1 is read, and brought up to this topic by topic."""
 
 _FORMAT_KEY = b"!format"
-_FAMILY_PREFIX = "topic:"
+_FAMILY_PREFIXES = ("topic:", "second:")
 _DEFAULT_FAMILY = "default"
 _LOCK_NAME = "bridge.lock"
 _PROBE_NAME = "bridge.probe"
+_DAMAGED_NAME = "bridge.damaged"
 
 
 class StoreError(Exception):
@@ -100,6 +102,7 @@ class Store:
         self._cache = cache
         self._at_boundary = at_boundary
         self._families: dict[str, TopicFamily] = {}
+        self._damaged = _damaged_families(path)
         self._sync_lock = threading.Lock()
         self._closed = False
 
@@ -141,35 +144,75 @@ class Store:
         return sorted(self._stored_topics())
 
     def open_topic(self, topic: str) -> TopicFamily:
-        """Return a topic's column family, creating it when it is new. Raises StoreError."""
+        """Return a topic's first column family, creating it when the topic is new. Raises StoreError."""
+        self.prepare(topic)
+        return self.open_family(topic)
+
+    def prepare(self, topic: str) -> None:
+        """Clear the records that a drop which did not finish left without a column family. Raises StoreError."""
+        if topic not in self._stored_topics():
+            self._delete_records(topic)
+
+    def open_family(self, topic: str, second: bool = False) -> TopicFamily:
+        """Return one of a topic's two column families, creating it when it is not there. Raises StoreError."""
         self._require_open()
-        known = self._families.get(topic)
+        name = _FAMILY_PREFIXES[second] + topic
+        known = self._families.get(name)
         if known is not None:
             return known
-        if topic not in self._stored_topics():
-            self._require_writable()
-            # A drop that did not finish may have left records without a column family.
-            self._delete_records(topic)
-            name = _FAMILY_PREFIX + topic
+        if name not in self._stored_families():
             self._change("create", lambda: self._database.create_column_family(name, _family_options(self._cache)))
         family = TopicFamily(None, None)
         try:
-            self._attach(topic, family)
+            self._attach(name, family)
         except Exception as error:
             raise StoreError(f"cannot open the index of {topic}: {error}") from error
-        self._families[topic] = family
+        self._families[name] = family
         return family
+
+    def drop_family(self, topic: str, second: bool) -> None:
+        """Delete one of a topic's column families with all it holds, if it is there. Raises StoreError."""
+        self._require_writable()
+        name = _FAMILY_PREFIXES[second] + topic
+        family = self._families.pop(name, None)
+        if family is not None:
+            family.close(f"the index of {topic} was dropped")
+        if name in self._stored_families():
+            self._change("drop", lambda: self._database.drop_column_family(name))
+        self._note_damaged(self._damaged - {name})
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's index and records; nothing happens when there is none. Raises StoreError."""
-        self._require_writable()
-        family = self._families.pop(topic, None)
-        if family is not None:
-            family.close(f"the index of {topic} was dropped")
         # Entries first: records without entries are cleared by the next `open_topic`, the reverse is not.
-        if topic in self._stored_topics():
-            self._change("drop", lambda: self._database.drop_column_family(_FAMILY_PREFIX + topic))
+        for second in (False, True):
+            self.drop_family(topic, second)
         self._delete_records(topic)
+
+    def is_damaged(self, topic: str, second: bool) -> bool:
+        """Tell whether `set_damaged` was called for a column family that is still there."""
+        return _FAMILY_PREFIXES[second] + topic in self._damaged
+
+    def set_damaged(self, topic: str, second: bool) -> None:
+        """Have a column family's files left as they are from now on. Raises StoreError.
+
+        RocksDB rewrites files in the background; one that it cannot read ends all writing, in every topic.
+        """
+        name = _FAMILY_PREFIXES[second] + topic
+        self._note_damaged(self._damaged | {name})
+        reader = self.open_family(topic, second).reader
+        self._change("options", lambda: reader.set_options({"disable_auto_compactions": "true"}))
+
+    def _note_damaged(self, names: set[str]) -> None:
+        # In a file of its own: it must be known before the database is opened.
+        if names == self._damaged:
+            return
+        draft = self.path / f"{_DAMAGED_NAME}.new"
+        try:
+            draft.write_text(json.dumps(sorted(names)))
+            draft.replace(self.path / _DAMAGED_NAME)
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.path}: {error}") from error
+        self._damaged = names
 
     def new_batch(self) -> Any:
         """Return an empty write batch: `put(key, value[, handle])`, `delete`, `delete_range`."""
@@ -184,12 +227,12 @@ class Store:
         with self._sync_lock:
             self._change("sync", lambda: self._database.flush_wal(True))
 
-    def ingest(self, topic: str, files: list[Path]) -> None:
-        """Move table files, made with `table_options`, into a topic's column family, durably and all or none.
+    def ingest(self, family: TopicFamily, files: list[Path]) -> None:
+        """Move table files, made with `table_options`, into a column family, durably and all or none.
 
         The files are to be on the file system of the data directory: then they are linked, which takes 2 ms.
         """
-        reader, paths = self.open_topic(topic).reader, [str(file) for file in files]
+        reader, paths = family.reader, [str(file) for file in files]
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         self._change("ingest", lambda: reader.ingest_external_file(paths, options))
@@ -248,7 +291,7 @@ class Store:
                 if family.on_recovered is not None:
                     family.on_recovered()
         except Exception as error:
-            self.failure = self.failure or f"cannot go on after opening anew: {error}"
+            self._fail(f"cannot go on after opening anew: {error}")
             raise
 
     def close(self) -> None:
@@ -286,6 +329,10 @@ class Store:
         if self.failure is not None:
             raise StoreError(f"nothing is written to {self.path} any more: {self.failure}")
 
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+
     def _change(self, kind: str, action: Callable[[], object]) -> None:
         """Do what changes the disk; when it fails, it is the last for now."""
         self._require_writable()
@@ -298,7 +345,7 @@ class Store:
                 at_boundary(f"after {kind}")
         except Exception as error:
             reason = f"{kind} failed: {error}"
-            self.failure = self.failure or reason
+            self._fail(reason)
             raise StoreError(f"{self.path}: {reason}") from error
 
     def _open_anew(self, access: Any) -> None:
@@ -307,8 +354,8 @@ class Store:
             database.close()
         del database
         self._database = _open_database(self.path, self._cache, access)
-        for topic, family in self._families.items():
-            self._attach(topic, family)
+        for name, family in self._families.items():
+            self._attach(name, family)
 
     def _let_go(self, reason: str) -> Any:
         for family in self._families.values():
@@ -316,20 +363,27 @@ class Store:
         database, self._database = self._database, _NotOpen(reason)
         return database
 
-    def _attach(self, topic: str, family: TopicFamily) -> None:
-        name = _FAMILY_PREFIX + topic
+    def _attach(self, name: str, family: TopicFamily) -> None:
         family.reader = self._database.get_column_family(name)
         family.handle = self._database.get_column_family_handle(name)
 
-    def _stored_topics(self) -> set[str]:
+    def _stored_families(self) -> list[str]:
+        self._require_open()
         try:
-            names = Rdict.list_cf(str(self.path))
+            names: list[str] = Rdict.list_cf(str(self.path))
         except Exception as error:
             raise StoreError(f"cannot read {self.path}: {error}") from error
-        return {name.removeprefix(_FAMILY_PREFIX) for name in names if name.startswith(_FAMILY_PREFIX)}
+        return names
+
+    def _stored_topics(self) -> set[str]:
+        names = self._stored_families()
+        return {name.removeprefix(prefix) for prefix in _FAMILY_PREFIXES for name in names if name.startswith(prefix)}
 
     def _check_format(self) -> None:
-        stored = self._database.get(_FORMAT_KEY)
+        try:
+            stored = self._database.get(_FORMAT_KEY)
+        except Exception as error:
+            raise StoreError(f"cannot read {self.path}: {error}") from error
         if stored is None or int(stored) < DATA_FORMAT:
             batch = self.new_batch()
             batch.put(_FORMAT_KEY, str(DATA_FORMAT).encode())
@@ -354,12 +408,39 @@ def topic_prefix(topic: str) -> bytes:
     return b"t" + len(name).to_bytes(4, "big") + name
 
 
+def _damaged_families(path: Path) -> set[str]:
+    try:
+        return set(json.loads((path / _DAMAGED_NAME).read_text()))
+    except FileNotFoundError:
+        return set()
+
+
 def _open_database(path: Path, cache: Any, access: Any = None) -> Any:
     """Open what is there; without `access` it may be nothing yet."""
     known = access is not None or (path / "CURRENT").exists()
     families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
     access = AccessType.read_write() if access is None else access
-    return Rdict(str(path), _database_options(cache), {name: _family_options(cache) for name in families}, access)
+    damaged = _damaged_families(path)
+
+    def attempt(checked: bool) -> Any:
+        database_options = _database_options(cache)
+        database_options.set_paranoid_checks(checked)
+        options = {name: _family_options(cache, name in damaged or not checked) for name in families}
+        return Rdict(str(path), database_options, options, access)
+
+    try:
+        return attempt(checked=True)
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        # Truncated files keep the database from opening at all; what is in the others can be read all the same.
+        return attempt(checked=False)
+
+
+def is_damage(error: Exception) -> bool:
+    """Tell whether RocksDB speaks of files that are not as it wrote them."""
+    text = str(error)
+    return "Corruption" in text or "No such file" in text or "too short" in text
 
 
 def _database_options(cache: Any) -> Any:
@@ -396,8 +477,9 @@ def table_options(cache: Any = None) -> Any:
     return options
 
 
-def _family_options(cache: Any) -> Any:
+def _family_options(cache: Any, damaged: bool = False) -> Any:
     options = table_options(cache)
+    options.set_disable_auto_compactions(damaged)
     options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
     options.set_level_compaction_dynamic_level_bytes(True)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from tracker import checks, limits
 from tracker.bulk_load import BulkRecords
 from tracker.counts import Counts
+from tracker.damage import Damage
 from tracker.due_reader import DueReader
 from tracker.entries import DueEntry, NewEntry, encode_value
+from tracker.families import EntryFamilies
 from tracker.journal import Journal
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, clamp_timestamp, encode_key, key_time, time_bound
 from tracker.lifecycle import PartitionState, state_of
@@ -72,20 +74,29 @@ class TopicIndex:
         self.table = PartitionTable(partition_width_ms)
         self.window = NearTermWindow(near_term_bytes)
         self._store = store
-        self._family = store.open_topic(topic)
-        self.reader = DiskReader(topic, self._family, self.table)
-        self.positions = PositionIndex(topic, self._family)
+        self._keys = TopicKeys(topic)
+        store.prepare(topic)
+        self._record = self._stored_record() or TopicRecord(partition_width_ms)
+        check_width(self._record, topic, partition_width_ms)
+        self.families = EntryFamilies(store, topic, self._keys, self._record.second)
+        self.reader = DiskReader(topic, self.families, self.table)
+        self.positions = PositionIndex(topic, self.families)
         self.counts = Counts(self.table, self.window, self.reader)
         self.search = Search(self.positions, self.reader)
         self._due = DueReader(self.window, self.reader, self.table)
-        self._keys = TopicKeys(topic)
         self._journal = Journal(store, self._keys, self.table)
         self._next_examined = 0
-        self._record = self._load()
+        self._load()
         self.bulk = BulkRecords(self, store, self._keys)
         self._views = ViewRecords(store, self._keys, self.table)
-        self._family.on_recovered = self._reload
+        self.damage = Damage(self, store, self._keys, self.families)
+        self.reader.on_damage = self.damage.quarantine
+        self.families.main.on_recovered = self._reload
+        if self._journal.damaged:
+            self.damage.note_lost(self._journal.damaged)
         self.bulk.recover()
+        if self.families.damaged:
+            self.hold_counters()
 
     # --- what is in it
 
@@ -213,6 +224,7 @@ class TopicIndex:
     def persist_views(self) -> int:
         """Write what changed in the views since the last call, unsynced; return the records written."""
         self.settle(limits.SETTLE_BLOCKS)
+        self.damage.move_some(limits.MOVE_ENTRIES)
         return self._views.persist()
 
     def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = limits.DUE_BYTES) -> list[DueEntry]:
@@ -283,13 +295,15 @@ class TopicIndex:
         )
         batch = self._store.new_batch()
         for known in dropped:
-            batch.delete_range(known.first_key, known.end_key, self._family.handle)
+            for family in self.families.all():
+                batch.delete_range(known.first_key, known.end_key, family.handle)
             self.table.remove(known)
         pages = sorted({known.number // PAGE_PARTITIONS for known in dropped})
         self._journal.stage_pages(batch, pages, record.written)
         harvested = self._harvested()
         lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
-        batch.delete_range(*records_below(lowest), self._family.handle)
+        for family in self.families.all():
+            batch.delete_range(*records_below(lowest), family.handle)
         try:
             self._write_topic(record, batch)
         except StoreError:
@@ -305,12 +319,18 @@ class TopicIndex:
         self._due.invalidate()
         return len(dropped)
 
-    # --- for bulk loads
+    # --- for bulk loads and damage
 
-    def write_pages(self, pages: list[int], records: list[tuple[Key, Key]]) -> None:
+    def write_pages(
+        self, pages: list[int], records: list[tuple[Key, Key]], batch: Any = None, second: bool | None = None
+    ) -> None:
         """Write changed pages of partition counters and other records along with them."""
-        record = replace(self._record, written=self._record.written + 1)
-        batch = self._store.new_batch()
+        batch = self._store.new_batch() if batch is None else batch
+        record = replace(
+            self._record,
+            written=self._record.written + 1,
+            second=self._record.second if second is None else second,
+        )
         for key, value in records:
             batch.put(key, value)
         self._journal.stage_pages(batch, pages, record.written)
@@ -319,6 +339,31 @@ class TopicIndex:
         self._write_topic(record, batch)
         self._views.staged_uncounted(uncounted)
         self._journal.stored_pages(pages, record.written)
+
+    @property
+    def next_write(self) -> int:
+        """The number of the next write."""
+        return self._record.written + 1
+
+    def partition_vanished(self, known: PartitionCounters) -> None:
+        """Forget a partition that was taken out of the table."""
+        self.window.remove_range(known.first_key, known.end_key)
+        self._due.invalidate()
+        self.hold_counters()
+        for view in self._views.by_name.values():
+            view.counter.forget(known.number)
+            view.forget_late(known.first_key, known.end_key)
+
+    def clear_journal(self) -> None:
+        """Store all partition counters: what the journal refers to will be gone."""
+        self._record = self._journal.store_all(self._record)
+
+    def families_switched(self) -> None:
+        """Go on with the other column family alone: everything was moved there."""
+        on_recovered, self.families.main.on_recovered = self.families.main.on_recovered, None
+        self.families.switched()
+        self.families.main.on_recovered = on_recovered
+        self.recount_views()
 
     def entries_appeared(self, start: Key, end: Key) -> None:
         """Look again at a key range in which entries were stored past `add`."""
@@ -346,23 +391,25 @@ class TopicIndex:
 
     # --- inside
 
-    def _load(self) -> TopicRecord:
+    def _stored_record(self) -> TopicRecord | None:
+        stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
+        return None if stored is None else TopicRecord.decode(stored)
+
+    def _load(self) -> None:
         stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
         if stored is None:
-            record = TopicRecord(self.partition_width_ms)
-            self._write_topic(record)
-            return record
-        check_width(TopicRecord.decode(stored), self.topic, self.partition_width_ms)
-        record = migrate(self._store, self._family, self._keys, stored)
-        self._journal.load(record, self.positions)
-        return record
+            self._write_topic(self._record)
+            return
+        self._record = migrate(self._store, self.families.main, self._keys, stored)
+        self._journal.load(self._record, self.positions)
 
     def _reload(self) -> None:
         """After the store was opened anew: know what is on disk, be it less or more than what was written last."""
-        stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
-        if stored is None or stored == self._record.encode():
+        record = self._stored_record()
+        if record is None or record == self._record:
             return
-        self._record = TopicRecord.decode(stored)
+        self._record = record
+        self.families.load()
         self.table.clear()
         self._journal.load(self._record, self.positions)
         self.window.restart_at(self.window.low)
@@ -393,7 +440,8 @@ class TopicIndex:
         if self._journal.is_long:
             self._record = self._journal.store_some(self._record, limits.JOURNAL_PAGES)
         batch = self._store.new_batch()
-        put, handle, pack = batch.put, self._family.handle, KEY.pack
+        put, handle, pack = batch.put, self.families.main.handle, KEY.pack
+        handle_of = self.damage.handle_of if self.families.damaged else None
         low, high = self.window.low, self.window.high
         new = PlacedEntry._make
         placed: list[PlacedEntry] = []
@@ -403,7 +451,7 @@ class TopicIndex:
                 deliver_at = clamp_timestamp(deliver_at)
             key = pack(deliver_at, ledger, entry)
             value = encode_value(messages, raw)
-            put(key, value, handle)
+            put(key, value, handle if handle_of is None else handle_of(deliver_at))
             placed.append(new((ledger, entry, deliver_at, KEY_LENGTH + len(value))))
             if low <= key < high:
                 near.append((key, value))
@@ -411,12 +459,14 @@ class TopicIndex:
         record = replace(self._record, harvested=harvested, written=self._record.written + bool(entries))
         acked = self._acked_already(placed)
         uncounted = self._views.stage_uncounted(batch, [view for view, _ in acked])
+        moved = self.damage.stage_new(batch, placed) if handle_of is not None else set()
         if placed:
             self._stage_positions(batch, placed, record.written)
         self._write_topic(record, batch)
         self._views.staged_uncounted(uncounted)
         if not placed:
             return
+        self.families.moved(moved)
         self._journal.written(len(placed))
         self.table.add(placed)
         self._due.invalidate()
@@ -428,7 +478,7 @@ class TopicIndex:
         self._note_late(placed)
 
     def _stage_positions(self, batch: Any, placed: list[PlacedEntry], number: int) -> None:
-        put, handle = batch.put, self._family.handle
+        put, handle = batch.put, list(self.families.all())[-1].handle
         keys = []
         for key, value in encode_records(placed, number):
             put(key, value, handle)

@@ -167,14 +167,21 @@ class SubscriptionView:
         """Remember newly stored keys that lie before the cursor, but for those acked already."""
         for key in keys:
             _, ledger, entry = KEY.unpack(key)
-            if key < self.cursor and not self.acks.contains(ledger, entry):
+            position = (ledger, entry)
+            # What was handed out already comes again when a damaged partition is filled again.
+            if key < self.cursor and position not in self.outstanding and not self.acks.contains(ledger, entry):
                 self._late.add(key)
-                self._late_keys[ledger, entry] = key
+                self._late_keys[position] = key
                 self._hold(KEY_TIME.unpack_from(key)[0] // self._width, 1)
         if len(self._late) > limits.LATE_KEYS_MAX:
             # Reading the stretch again costs time, remembering it would cost memory without bound.
             self.cursor = self._late[0]
             self._clear_late()
+
+    def forget_late(self, start: bytes, end: bytes) -> None:
+        """Forget late keys with start <= key < end: their entries are gone."""
+        for key in list(self._late.irange(start, end, (True, False))):
+            self._forget_late(KEY.unpack(key)[1:])
 
     def rewind_to(self, start: bytes) -> None:
         """Have the cursor at a place or before it; what was handed out stays so."""

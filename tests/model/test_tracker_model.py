@@ -30,9 +30,9 @@ names = st.sampled_from(["a", "b", "c"])
 picks = st.integers(0, 10_000)
 
 
-def quiet_family_options(cache: Any) -> Any:
+def quiet_family_options(cache: Any, damaged: bool = False) -> Any:
     """Return options without compaction, so that an open database's files stand still while they are copied."""
-    options = family_options(cache)
+    options = family_options(cache, damaged)
     options.set_disable_auto_compactions(True)
     return options
 

@@ -341,7 +341,7 @@ def test_reads_say_so_when_nothing_can_be_opened(
             lambda: family.reader.get(b"k"),
             lambda: b"k" in family.reader,
             lambda: list(faulty.records(b"")),
-            lambda: list(index.reader.scan(b"", b"\xff")),
+            lambda: list(index.reader.scan(bytes(24), b"\x7f" * 24)),
         ):
             with pytest.raises(StoreError, match="could not be opened anew"):
                 read()

@@ -89,7 +89,7 @@ def test_topics_are_independent(tmp_path: Path) -> None:
 def test_a_drop_that_stopped_half_way_leaves_no_stale_records(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         TopicIndex(store, TOPIC).start_at(Position(7, 7))
-        store._families.pop(TOPIC).close("dropped")
+        store._families.pop("topic:" + TOPIC).close("dropped")
         store._database.drop_column_family("topic:" + TOPIC)
     with Store.open(tmp_path) as store:
         assert TopicIndex(store, TOPIC).harvested_position is None

@@ -1,0 +1,227 @@
+"""What cannot be read any more: set aside, reported, and the rest brought to safety."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracker import limits
+from tracker.families import EntryFamilies
+from tracker.keys import KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, successor
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
+from tracker.position import EARLIEST, Position
+from tracker.positions import PlacedEntry, encode_records, positions_of
+from tracker.reader import DamagedPartition
+from tracker.records import TopicKeys, decode_counters, encode_counters, number_of
+from tracker.store import Store
+
+if TYPE_CHECKING:
+    from tracker.topic_index import TopicIndex
+
+
+_HIGHEST = Position(2**63 - 1, 2**63 - 1)
+_LOST_BLOCKS = 2**62
+"""Numbers of quarantine records from here on are of positions whose due times are not known."""
+
+
+class DamagedRange(NamedTuple):
+    """A gap to fill again: `entries` due in [start_ms, end_ms), at positions from `lowest` to `highest`.
+
+    Where even the due times are lost, the times are all there are, and `entries` is 0.
+    """
+
+    start_ms: int
+    end_ms: int
+    entries: int
+    lowest: Position
+    highest: Position
+
+
+class Damage:
+    """Quarantined time partitions of an index, and its move out of a damaged column family."""
+
+    def __init__(self, index: TopicIndex, store: Store, keys: TopicKeys, families: EntryFamilies) -> None:
+        """Load what is known of earlier damage."""
+        self._index = index
+        self._store = store
+        self._keys = keys
+        self._families = families
+        self._copy: _Copy | None = None
+        self._known = {number_of(key): record for key, record in store.records(keys.quarantined)}
+
+    @property
+    def ranges(self) -> list[DamagedRange]:
+        """What was lost and is not filled again, in due order."""
+        width = self._index.partition_width_ms
+        found = []
+        for number in sorted(self._known):
+            entries, _, lowest, highest = decode_counters(self._known[number])
+            if number < _LOST_BLOCKS:
+                found.append(DamagedRange(number * width, (number + 1) * width, entries, lowest, highest))
+            else:
+                found.append(DamagedRange(0, MAX_TIMESTAMP_MS + 1, entries, lowest, highest))
+        return found
+
+    def note_lost(self, record_keys: list[bytes]) -> None:
+        """Have positions filled again that were written lately and not counted yet: their records are damaged.
+
+        Their entries may be there, but which they are is not known. Raises StoreError.
+        """
+        self._families.leave_main()
+        batch = self._store.new_batch()
+        for key in record_keys:
+            lowest, highest = positions_of(key)
+            if any(known.lowest <= lowest and highest <= known.highest for known in self.ranges):
+                continue
+            number = _LOST_BLOCKS + len(self._known)
+            self._known[number] = encode_counters(0, 0, lowest, highest)
+            batch.put(self._keys.quarantine(number), self._known[number])
+        self._store.write(batch)
+
+    def quarantine(self, damage: DamagedPartition) -> None:
+        """Take a partition that cannot be read out of the index. Raises StoreError when that cannot be noted."""
+        known = self._index.table.get(damage.number)
+        if self._families.is_moved(damage.number) and known is not None:
+            raise damage  # the family that was to be safe
+        self._families.leave_main()
+        if known is None:
+            return
+        record = encode_counters(known.entries, known.size, known.lowest, known.highest)
+        batch = self._store.new_batch()
+        self._families.stage_moves(batch, {known.number})
+        self._index.table.remove(known)
+        try:
+            self._index.write_pages(
+                [known.number // PAGE_PARTITIONS], [(self._keys.quarantine(known.number), record)], batch
+            )
+        except BaseException:
+            self._index.table.put(known)
+            raise
+        self._families.moved({known.number})
+        self._known[known.number] = record
+        self._index.partition_vanished(known)
+
+    def healed(self) -> None:
+        """Note that everything quarantined was filled again. Raises StoreError."""
+        batch = self._store.new_batch()
+        batch.delete_range(self._keys.quarantined, self._keys.quarantined + b"\xff")
+        self._store.write(batch)
+        self._known.clear()
+        # What was handed out before the damage may have been acked before it was filled in again.
+        self._index.recount_views()
+        if self._families.damaged:
+            self._index.hold_counters()
+
+    # --- moving out
+
+    def handle_of(self, deliver_at_ms: int) -> Any:
+        """Return where to write an entry while the index moves: where its partition is, if it is anywhere."""
+        number = deliver_at_ms // self._index.partition_width_ms
+        if self._copy is not None and self._copy.known.number == number:
+            self._copy = None  # copy it again from its start
+        families = self._families
+        if not families.is_moved(number) and self._index.table.entries_in(number):
+            return families.main.handle
+        assert families.other is not None
+        return families.other.handle
+
+    def stage_new(self, batch: Any, placed: list[PlacedEntry]) -> set[int]:
+        """Put into a batch that partitions which get their first entries are in the other family."""
+        width, table = self._index.partition_width_ms, self._index.table
+        numbers = {one.deliver_at_ms // width for one in placed}
+        new = {number for number in numbers if not self._families.is_moved(number) and not table.entries_in(number)}
+        self._families.stage_moves(batch, new)
+        return new
+
+    def move_some(self, limit: int) -> bool:
+        """Move at most about `limit` entries out of the damaged family; return True when some are left.
+
+        Raises StoreError; then they are where they were.
+        """
+        families = self._families
+        if families.other is None:
+            return False
+        while limit > 0:
+            known = next((each for each in self._index.table if not families.is_moved(each.number)), None)
+            if known is None:
+                self._switch()
+                return False
+            limit -= self._move(known, min(limit, limits.MOVE_ENTRIES))
+        return True
+
+    def _move(self, known: PartitionCounters, limit: int) -> int:
+        copy = self._copy if self._copy is not None and self._copy.known.number == known.number else _Copy(known)
+        assert self._families.other is not None
+        handle = self._families.other.handle
+        batch = self._store.new_batch()
+        placed: list[PlacedEntry] = []
+        for key, value in self._index.reader.pairs(copy.next_key, known.end_key):
+            batch.put(key, value, handle)
+            deliver_at, ledger, entry = KEY.unpack(key)
+            placed.append(PlacedEntry(ledger, entry, deliver_at, KEY_LENGTH + len(value)))
+            if len(placed) == limit:
+                break
+        if self._families.is_moved(known.number):
+            self._copy = None
+            return len(placed)  # it turned out to be damaged
+        placed.sort()
+        for key, value in encode_records(placed, self._index.next_write):
+            batch.put(key, value, handle)
+        copy = copy.with_more(placed)
+        if len(placed) == limit:
+            self._index.write_pages([], [], batch)
+            self._copy = copy
+        else:
+            self._copy = None
+            self._moved(copy, batch)
+        return max(len(placed), 1)
+
+    def _moved(self, copy: _Copy, batch: Any) -> None:
+        """Write the last of a partition, along with counters that are right whatever was lost of the former."""
+        table, number = self._index.table, copy.known.number
+        self._families.stage_moves(batch, {number})
+        table.remove(copy.known)
+        if copy.counters is not None:
+            table.put(copy.counters)
+        try:
+            self._index.write_pages([number // PAGE_PARTITIONS], [], batch)
+        except BaseException:
+            if copy.counters is not None:
+                table.remove(copy.counters)
+            table.put(copy.known)
+            raise
+        self._families.moved({number})
+
+    def _switch(self) -> None:
+        self._index.clear_journal()
+        batch = self._store.new_batch()
+        self._families.stage_switch(batch)
+        self._index.write_pages([], [], batch, second=not self._families.second)
+        self._index.families_switched()
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """How far a partition was copied: what was counted, and where to go on."""
+
+    known: PartitionCounters
+    counters: PartitionCounters | None = None
+    last: bytes | None = None
+
+    @property
+    def next_key(self) -> bytes:
+        return self.known.first_key if self.last is None else successor(self.last)
+
+    def with_more(self, placed: list[PlacedEntry]) -> _Copy:
+        """Return the state after more entries, in position order."""
+        if not placed:
+            return self
+        before = self.counters or self.known._replace(entries=0, size=0, lowest=_HIGHEST, highest=EARLIEST)
+        last = max(placed, key=lambda one: (one.deliver_at_ms, one.ledger, one.entry))
+        counters = before._replace(
+            entries=before.entries + len(placed),
+            size=before.size + sum(one.size for one in placed),
+            lowest=min(before.lowest, Position(*placed[0][:2])),
+            highest=max(before.highest, Position(*placed[-1][:2])),
+        )
+        return _Copy(self.known, counters, KEY.pack(last.deliver_at_ms, last.ledger, last.entry))
