@@ -1,7 +1,8 @@
 """Gaps: what a subscription needs and the index does not have.
 
-They open when a topic partition is taken over without its index, when a cursor is set back, and when a new
-subscription starts before what the index covers. They are filled by reading the topic again, beside live delivery.
+They open when a topic partition is taken over without its index, when a cursor is set back, when a new subscription
+starts before what the index covers, and when files of the index turn out to be damaged. They are filled by reading the
+topic again, beside live delivery.
 """
 
 import asyncio
@@ -63,6 +64,30 @@ class GapFiller:
                     await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
         self._on_filled()
 
+    async def heal(self) -> None:
+        """Read again what the index has found damaged, until nothing is missing."""
+        async with self._one_at_a_time:
+            while ranges := self._index.damage.ranges:
+                # Every time partition spans nearly all positions: one pass fills them all.
+                after = min(known.lowest for known in ranges)
+                to = max(known.highest for known in ranges)
+                # Where little is known of what is missing, the range may reach beyond the last entry.
+                to = min(to, self._index.harvested_position or to)
+                log.warning(
+                    "reading again what is damaged in the index",
+                    topic=self._topic,
+                    time_partitions=len(ranges),
+                    entries=sum(known.entries for known in ranges),
+                    lowest=str(after),
+                    highest=str(to),
+                )
+                filled = await self._read(Position(after.ledger, after.entry - 1), to)
+                if filled and ranges == self._index.damage.ranges and self._note(self._index.damage.healed):
+                    log.info("what was damaged in the index is there again", topic=self._topic)
+                else:
+                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+        self._on_filled()
+
     def on_recovered(self) -> None:
         """The store was opened anew: what was filled in may be gone, so begin again."""
         self._begin_again()
@@ -74,6 +99,17 @@ class GapFiller:
 
     async def _fill(self, after: Position, to: Position) -> bool:
         """Fill one gap; returns whether everything in it is stored."""
+        return await self._read(after, to) and self._note(lambda: self._index.lower_floor(after))
+
+    def _note(self, write: Callable[[], object]) -> bool:
+        try:
+            write()
+        except StoreError as error:
+            self._on_failed(error)
+            return False
+        return True
+
+    async def _read(self, after: Position, to: Position) -> bool:
         self._void = False
         read = read_range(self._connection, self._topic, after, to, self._store)
         reading = self._reading = asyncio.get_running_loop().create_task(read)
@@ -90,11 +126,6 @@ class GapFiller:
             return False
         if outcome is not None:
             raise outcome
-        try:
-            self._index.lower_floor(after)
-        except StoreError as error:
-            self._on_failed(error)
-            return False
         return True
 
     def _store(self, entries: list[StoredEntry]) -> None:

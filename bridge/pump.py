@@ -4,9 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from bridge import limits
 from bridge.tracked_subscription import TrackedSubscription
-from tracker import TopicIndex
+from tracker import StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
 
 
 class Pump:
@@ -21,6 +25,7 @@ class Pump:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
+        self._failing = False
 
     def start(self, index: TopicIndex) -> None:
         """Dispatch from now on."""
@@ -45,11 +50,17 @@ class Pump:
         if self._index is None:
             return
         now_ms = self._now_ms()
-        sent = self._send_slice(now_ms)
-        if sent or self._index.prefetch(now_ms, limits.PREFETCH_SLICE):
-            self.wake()
-        else:
-            self._set_timer(now_ms)
+        try:
+            if self._send_slice(now_ms) or self._index.prefetch(now_ms, limits.PREFETCH_SLICE):
+                self.wake()
+            else:
+                self._set_timer(now_ms)
+            self._failing = False
+        except StoreError as error:
+            if not self._failing:
+                log.error("cannot read what is due, trying again", reason=str(error))
+            self._failing = True
+            self._call_later(limits.MAX_TIMER_MS / 1000)
 
     def _send_slice(self, now_ms: int) -> int:
         """Let the subscriptions send, in turn, until a slice is full."""
@@ -72,12 +83,15 @@ class Pump:
                 due_ms = self._index.next_due_ms(subscription.view)
                 if due_ms is not None:
                     wait_ms = min(wait_ms, due_ms - now_ms)
-        if self._timer is not None:
-            self._timer.cancel()
         if wait_ms <= 0:
             self.wake()
             return
         # The part of the current millisecond that is gone already counts. A timer that fires early does no harm:
         # nothing is sent before the clock is looked at again.
         passed = time.time_ns() % 1_000_000 / 1e9
-        self._timer = self._loop.call_later(max(wait_ms / 1000 - passed, 0), self._run)
+        self._call_later(max(wait_ms / 1000 - passed, 0))
+
+    def _call_later(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_s, self._run)

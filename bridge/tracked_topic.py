@@ -75,6 +75,7 @@ class TrackedTopic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._gaps: GapFiller | None = None
+        self._healing = False
         self._pump = Pump(self.subscriptions, around.now_ms)
         self._synced_position: Position | None = None
         self._trouble: str | None = None
@@ -431,6 +432,9 @@ class TrackedTopic:
         if index is None or ownership is None or self.role != "owner":
             return
         self._persist_views(index)
+        if index.damage.ranges and not self._healing and self._gaps is not None:
+            self._healing = True
+            self._spawn(self._heal(self._gaps))
         views = index.views()
         if self._synced_position is None or not all(view.covered for view in views.values()):
             return
@@ -441,6 +445,12 @@ class TrackedTopic:
             with contextlib.suppress(BrokerError):
                 ownership.keep(*keep)
                 self._kept = keep
+
+    async def _heal(self, gaps: GapFiller) -> None:
+        try:
+            await gaps.heal()
+        finally:
+            self._healing = False
 
     async def _maintain(self) -> None:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""

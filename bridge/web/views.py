@@ -31,6 +31,7 @@ def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
         "memoryEntries": 0 if index is None else len(index.window),
         "memorySize": 0 if index is None else index.window.bytes_held,
         "timePartitions": 0 if index is None else len(index.table),
+        "damagedPartitions": 0 if index is None else len(index.damage.ranges),
         "subscriptions": {name: _subscription(each, index) for name, each in topic.subscriptions.items()},
     }
 
