@@ -238,8 +238,10 @@ class AckCounter:
         self, ledger: int, entry: int, deliver_at_ms: int, disk: DiskReader, table: PartitionTable
     ) -> None:
         number = deliver_at_ms // self._width
-        # Where partitions were dropped, the position's record may be older than what is stored there now.
+        # Where partitions were dropped, the position's record may be older than what is stored there now; in a bulk
+        # load it is there before the entry.
         if not table.entries_in(number):
             return
-        if number > table.dropped_number or disk.contains_position(deliver_at_ms, ledger, entry):
+        hint_is_enough = number > table.dropped_number and not table.loading
+        if hint_is_enough or disk.contains_position(deliver_at_ms, ledger, entry):
             self.count(deliver_at_ms)

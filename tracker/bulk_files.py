@@ -8,6 +8,7 @@ by a rename: a directory without one is not a result.
 from __future__ import annotations
 
 import os
+import secrets
 import uuid
 import zlib
 from array import array
@@ -182,15 +183,17 @@ def write_positions(directory: Path, name: str, placed: Iterable[PlacedEntry]) -
     """Write the position records of entries in position order into one file; None when there are no entries."""
     table: _Table | None = None
     block: list[PlacedEntry] = []
+    # As of a write no index ever comes to: another load may bring other positions of the same blocks.
+    number = 2**63 | secrets.randbits(63)
     for entry in placed:
         if block and (block[0].ledger, block[0].entry >> BLOCK_SHIFT) != (entry.ledger, entry.entry >> BLOCK_SHIFT):
             table = table or _Table(directory, f"{name}.sst")
-            table.put(*encode_records(block, 0)[0])
+            table.put(*encode_records(block, number)[0])
             block = []
         block.append(entry)
     if block:
         table = table or _Table(directory, f"{name}.sst")
-        table.put(*encode_records(block, 0)[0])
+        table.put(*encode_records(block, number)[0])
     return None if table is None else table.finish()
 
 

@@ -31,7 +31,7 @@ from tracker.store import Store
 if TYPE_CHECKING:
     from tracker.topic_index import TopicIndex
 
-_DONE = b"done"
+_DONE, _BEGUN = b"done", b"begun"
 _NUMBER = struct.Struct(">Q")
 _POSITIONS, _ALL = 2**63 - 1, 2**63 - 2
 
@@ -147,10 +147,14 @@ class BulkRecords:
         """Settle what a crash cut short. Raises StoreError."""
         records = list(self._store.records(self._keys.bulks))
         for key, value in records:
-            if value != _DONE:
+            if value not in (_DONE, _BEGUN):
                 self._recover_group(key, value[:KEY_LENGTH], decode_partitions(value[KEY_LENGTH:]))
-        if any(not key.endswith(_NUMBER.pack(_ALL)) for key, _ in records):
+        self._index.table.loading = self._is_under_way()
+        if self._index.table.loading:
             self._index.hold_counters()
+
+    def _is_under_way(self) -> bool:
+        return any(not key.endswith(_NUMBER.pack(_ALL)) for key, _ in self._store.records(self._keys.bulks))
 
     def _recover_group(self, key: bytes, first_key: bytes, partitions: list[BulkPartition]) -> None:
         if self._index.reader.contains(first_key):
@@ -161,10 +165,13 @@ class BulkRecords:
         self._store.write(batch)
 
     def load_positions(self, load: str, files: list[Path]) -> None:
-        """Take in position files: what they say is a hint, so nothing else changes."""
+        """Take in position files: what they say is a hint, and not to be relied on until the load has ended."""
+        self._mark(self._keys.bulk(load, _POSITIONS), _BEGUN)
+        self._index.table.loading = True
+        self._index.hold_counters()
         if files:
             self._store.ingest(self._index.families.main, files)
-        self._mark(self._keys.bulk(load, _POSITIONS))
+        self._mark(self._keys.bulk(load, _POSITIONS), _DONE)
 
     def load_group(
         self, load: str, number: int, group: Group, partitions: list[BulkPartition], files: list[Path]
@@ -195,16 +202,18 @@ class BulkRecords:
         batch.delete_range(prefix, prefix + b"\xff")
         batch.put(self._keys.bulk(load, _ALL), _DONE)
         self._store.write(batch)
+        self._index.table.loading = self._is_under_way()
         self._index.recount_views()
 
     def abandon(self, load: str) -> None:
         """Give up a load that is not finished: what is in stays."""
+        # Positions of entries that never came are noted now. First: a crash in between leaves a load to abandon.
+        self._index.distrust_positions()
         batch = self._store.new_batch()
         prefix = self._keys.bulk_prefix(load)
         batch.delete_range(prefix, prefix + b"\xff")
         self._store.write(batch)
-        # Positions of entries that never came are noted now.
-        self._index.distrust_positions()
+        self._index.table.loading = self._is_under_way()
         self._index.recount_views()
 
     def _overlaps(self, new: BulkPartition) -> bool:
@@ -227,9 +236,9 @@ class BulkRecords:
                     table.put(former)
             raise
 
-    def _mark(self, key: bytes) -> None:
+    def _mark(self, key: bytes, mark: bytes) -> None:
         batch = self._store.new_batch()
-        batch.put(key, _DONE)
+        batch.put(key, mark)
         self._store.write(batch)
 
 

@@ -20,7 +20,7 @@ class PartitionTable:
     """All time partitions of a topic, by number (due time divided by the width), with running totals.
 
     `dirty` holds the pages that changed since they were stored last, `dropped_number` is the highest number of a
-    partition that was ever dropped.
+    partition that was ever dropped. `loading`: positions may be noted of entries that a bulk load is yet to bring.
     """
 
     def __init__(self, width_ms: int) -> None:
@@ -30,6 +30,7 @@ class PartitionTable:
         self.size = 0
         self.dirty: set[int] = set()
         self.dropped_number = -1
+        self.loading = False
         self._pages: Any = SortedDict()
 
     def __len__(self) -> int:

@@ -161,7 +161,9 @@ class Store:
         if known is not None:
             return known
         if name not in self._stored_families():
-            self._change("create", lambda: self._database.create_column_family(name, _family_options(self._cache)))
+            self._change_at_once(
+                "create", lambda: self._database.create_column_family(name, _family_options(self._cache))
+            )
         family = TopicFamily(None, None)
         try:
             self._attach(name, family)
@@ -178,7 +180,7 @@ class Store:
         if family is not None:
             family.close(f"the index of {topic} was dropped")
         if name in self._stored_families():
-            self._change("drop", lambda: self._database.drop_column_family(name))
+            self._change_at_once("drop", lambda: self._database.drop_column_family(name))
         self._note_damaged(self._damaged - {name})
 
     def drop_topic(self, topic: str) -> None:
@@ -235,7 +237,7 @@ class Store:
         reader, paths = family.reader, [str(file) for file in files]
         options = IngestExternalFileOptions()
         options.set_move_files(True)
-        self._change("ingest", lambda: reader.ingest_external_file(paths, options))
+        self._change_at_once("ingest", lambda: reader.ingest_external_file(paths, options))
 
     def records(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the metadata records whose key starts with a prefix, in order."""
@@ -332,6 +334,12 @@ class Store:
     def _fail(self, reason: str) -> None:
         if self.failure is None:
             self.failure = reason
+
+    def _change_at_once(self, kind: str, action: Callable[[], object]) -> None:
+        """Do what RocksDB makes durable at once, without the log: what was written before must not be lost then."""
+        self._require_writable()
+        self.sync()
+        self._change(kind, action)
 
     def _change(self, kind: str, action: Callable[[], object]) -> None:
         """Do what changes the disk; when it fails, it is the last for now."""

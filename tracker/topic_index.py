@@ -300,10 +300,11 @@ class TopicIndex:
             self.table.remove(known)
         pages = sorted({known.number // PAGE_PARTITIONS for known in dropped})
         self._journal.stage_pages(batch, pages, record.written)
-        harvested = self._harvested()
-        lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
-        for family in self.families.all():
-            batch.delete_range(*records_below(lowest), family.handle)
+        if not self.table.loading:
+            harvested = self._harvested()
+            lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
+            for family in self.families.all():
+                batch.delete_range(*records_below(lowest), family.handle)
         try:
             self._write_topic(record, batch)
         except StoreError:

@@ -239,6 +239,8 @@ def test_boundaries(faulty: Store, faults: Faults) -> None:
     assert faults.seen == [
         "before write",
         "after write",
+        "before sync",
+        "after sync",
         "before create",
         "after create",
         "before write",
@@ -249,7 +251,7 @@ def test_boundaries(faulty: Store, faults: Faults) -> None:
     assert faults.seen == ["before sync", "after sync"]
     faults.seen.clear()
     faulty.drop_topic(TOPIC)
-    assert faults.seen == ["before drop", "after drop", "before write", "after write"]
+    assert faults.seen == ["before sync", "after sync", "before drop", "after drop", "before write", "after write"]
 
 
 @pytest.mark.parametrize(("boundary", "there"), [("before write", False), ("after write", True)])
