@@ -467,6 +467,8 @@ class TrackedTopic:
             self.unsubscribed(name)
         try:
             index.drop_consumed(self._around.now_ms())
+            if index.has_space_to_reclaim:
+                await asyncio.to_thread(index.reclaim)
         except StoreError as error:
             self._cannot_store(error)
 

@@ -68,6 +68,9 @@ EXPEDITED_MAX = 10_000
 MOVE_ENTRIES = 500
 """Entries moved out of a damaged column family in one write."""
 
+RECLAIM_BYTES = 32 * 1024 * 1024
+"""Dropped key and value bytes for which it is worth having RocksDB rewrite the files they are in."""
+
 DROP_EXAMINED_MAX = 1_000
 """Time partitions looked at by one call that drops the consumed ones."""
 

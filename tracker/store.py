@@ -85,7 +85,7 @@ class TopicFamily:
 
 
 class Store:
-    """An open data directory. Not for several threads, but for `sync` and `probe`, which may run beside everything.
+    """An open data directory. Not for several threads, but for `sync`, `probe` and `reclaim`, safe beside the rest.
 
     After the first write or sync that fails nothing more is written, for `failure` is the reason then: RocksDB would
     refuse it anyway, or append it to half a record. Reads go on. `recover` ends that.
@@ -104,6 +104,7 @@ class Store:
         self._families: dict[str, TopicFamily] = {}
         self._damaged = _damaged_families(path)
         self._sync_lock = threading.Lock()
+        self._reclaim_lock = threading.Lock()
         self._closed = False
 
     @classmethod
@@ -239,6 +240,26 @@ class Store:
         options.set_move_files(True)
         self._change_at_once("ingest", lambda: reader.ingest_external_file(paths, options))
 
+    def reclaim(self, family: TopicFamily, end: bytes) -> None:
+        """Give back the disk space of what was deleted before a key. Blocks on the disk: call it from a thread.
+
+        Raises StoreError, also when the store is closed or opened anew meanwhile.
+        """
+        with self._reclaim_lock:
+            self._require_writable()
+            try:
+                family.reader.compact_range(None, end)
+            except Exception as error:
+                raise StoreError(f"cannot give back space in {self.path}: {error}") from error
+
+    def _end_reclaiming(self) -> None:
+        """Have a running `reclaim` end; to be called with whatever keeps the next one from starting."""
+        if not self._reclaim_lock.acquire(blocking=False):
+            with contextlib.suppress(Exception):
+                self._database.cancel_all_background(True)
+            self._reclaim_lock.acquire()
+        self._reclaim_lock.release()
+
     def records(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the metadata records whose key starts with a prefix, in order."""
         self._require_open()
@@ -281,6 +302,7 @@ class Store:
         with self._sync_lock:
             self._require_open()
             self.failure = self.failure or "the database is being opened anew"
+            self._end_reclaiming()
             try:
                 self._open_anew(AccessType.read_write())
             except Exception as error:
@@ -302,6 +324,7 @@ class Store:
             if self._closed:
                 return
             self._closed = True
+            self._end_reclaiming()
             database = self._let_go(f"the data directory {self.path} is closed")
             self._families.clear()
             try:

@@ -86,6 +86,7 @@ class TopicIndex:
         self._due = DueReader(self.window, self.reader, self.table)
         self._journal = Journal(store, self._keys, self.table)
         self._next_examined = 0
+        self._bytes_dropped = 0
         self._load()
         self.bulk = BulkRecords(self, store, self._keys)
         self._views = ViewRecords(store, self._keys, self.table)
@@ -318,7 +319,18 @@ class TopicIndex:
             for view in self._views.by_name.values():
                 view.counter.forget(known.number)
         self._due.invalidate()
+        self._bytes_dropped += sum(known.size for known in dropped)
         return len(dropped)
+
+    @property
+    def has_space_to_reclaim(self) -> bool:
+        """Whether enough was dropped to make `reclaim` worth its while."""
+        return self._bytes_dropped >= limits.RECLAIM_BYTES and not self.families.damaged
+
+    def reclaim(self) -> None:
+        """Give back the disk space of dropped partitions. Blocks: call it from a thread. Raises StoreError."""
+        self._bytes_dropped = 0
+        self._store.reclaim(self.families.main, self.low_water_key)
 
     # --- for bulk loads and damage
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import wait_until
 from tracker import (
     EARLIEST,
     AckSet,
@@ -396,3 +398,29 @@ def test_large_message_counts_come_back(index: TopicIndex) -> None:
     view = active_view(index)
     index.add([NewEntry(10, 2, 0, 1_000, b"batch"), NewEntry(10, 2, 1, 0, b"odd")], Position(2, 1), 0)
     assert [due.message_count for due in index.due(view, 10, 10)] == [1_000, 1]
+
+
+def test_disk_space_of_dropped_partitions_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECLAIM_BYTES", 1_000_000)
+
+    def table_bytes() -> int:
+        return sum(file.stat().st_size for file in tmp_path.glob("*.sst"))
+
+    with Store.open(tmp_path) as store:
+        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+        index.start_at(EARLIEST)
+        choose = random.Random(1)
+        entries = [NewEntry(number // 10, 1, number, 1, choose.randbytes(500)) for number in range(10_000)]
+        index.add(entries, Position(1, 9_999), 0)
+        index.view("a").advance(Position(1, 7_999))
+    with Store.open(tmp_path) as store:
+        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+        index.view("a").advance(Position(1, 7_999))
+        before = table_bytes()
+        assert before > 5_000_000
+        assert index.drop_consumed(1_000_000) == 8
+        assert index.has_space_to_reclaim
+        index.reclaim()
+        wait_until(lambda: table_bytes() < before * 0.25, "files are gone")
+        index.check()
+        assert len(index.due(index.view("a"), 1_000_000, 10_000, 2**30)) == 2_000
