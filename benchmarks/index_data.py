@@ -1,6 +1,7 @@
 """A delayed index of any size, made fast: entries spread evenly over two years, in an order that looks random."""
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,25 @@ FIRST_LEDGER = 10
 _NOISE = 64 * 1024 * 1024
 _STEP = 6_700_417
 """Coprime to every size used: multiples of it, modulo the size, visit every number once, far apart."""
+_BLOCK = 1_000
+_TABLES = 64
 
 
 class Spread:
-    """`size` entries; by rank in due order or by number in the order of the topic."""
+    """`size` entries; by rank in due order or by number in the order of the topic.
+
+    Neighbours in the topic must not lie a constant time apart, which would compress well: so their order is shuffled
+    within blocks, differently from block to block, before they are spread.
+    """
 
     def __init__(self, size: int) -> None:
-        if size % _STEP == 0:
-            raise ValueError(f"{size} is a multiple of {_STEP}")
+        if size % _STEP == 0 or size % _BLOCK:
+            raise ValueError(f"{size} is a multiple of {_STEP}, or not one of {_BLOCK}")
         self.size = size
-        self._inverse = pow(_STEP, -1, size)
+        self._back = pow(_STEP, -1, size)
+        choose = random.Random(1)
+        self._shuffled = [choose.sample(range(_BLOCK), _BLOCK) for _ in range(_TABLES)]
+        self._sorted = [sorted(range(_BLOCK), key=table.__getitem__) for table in self._shuffled]
 
     def due_ms(self, rank: int) -> int:
         """Within the rank's share of the span, at a place that depends on it."""
@@ -36,10 +46,12 @@ class Spread:
         return BASE_MS + int((rank + (rank * 0.618034) % 1.0) * share)
 
     def number_of(self, rank: int) -> int:
-        return rank * _STEP % self.size
+        block, place = divmod(rank * _STEP % self.size, _BLOCK)
+        return block * _BLOCK + self._shuffled[block % _TABLES][place]
 
     def rank_of(self, number: int) -> int:
-        return number * self._inverse % self.size
+        block, place = divmod(number, _BLOCK)
+        return (block * _BLOCK + self._sorted[block % _TABLES][place]) * self._back % self.size
 
     def last_position(self) -> Position:
         return Position(*position_of(self.size - 1))

@@ -47,6 +47,8 @@ DISPATCH_SLICE_BYTES: Final = 1024 * 1024
 """A slice ends earlier when its entries are large; one entry always goes."""
 PREFETCH_SLICE: Final = 1_000
 """Entries read from disk into the near-term window at a time."""
+PARTITION_SLICE: Final = 100
+"""Time partitions put into an answer before the event loop gets its turn."""
 MAX_TIMER_MS: Final = 1_000
 """The wall clock is looked at no later than this: a step forward is noticed in time."""
 

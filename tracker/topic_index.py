@@ -127,10 +127,10 @@ class TopicIndex:
         first = next(iter(self.table), None)
         return first.first_key if first is not None else time_bound(0)
 
-    def partitions(self, now_ms: int) -> Iterator[TimePartition]:
-        """Yield the time partitions in order."""
+    def partitions(self, now_ms: int, from_ms: int = 0) -> Iterator[TimePartition]:
+        """Yield the time partitions that begin at a time or later, in order. The index must not change meanwhile."""
         width = self.partition_width_ms
-        for known in self.table:
+        for known in self.table.from_number(-(-from_ms // width)):
             state = state_of(known, self.window, now_ms)
             start = known.number * width
             in_memory = known.first_key < self.window.high and self.window.low < known.end_key

@@ -52,7 +52,8 @@ class _Routes:
         return web.json_response(topic_stats(self._tracked(request)))
 
     async def partitions(self, request: web.Request) -> web.Response:
-        return web.json_response(partition_table(self._tracked(request), wall_clock_ms()))
+        text = await partition_table(self._tracked(request), wall_clock_ms())
+        return web.Response(text=text, content_type="application/json")
 
     def _tracked(self, request: web.Request) -> TrackedTopic:
         match = request.match_info

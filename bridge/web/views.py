@@ -1,12 +1,16 @@
 """What REST answers, read from the bridge's state at that moment; field names as Pulsar's REST writes them."""
 
+import asyncio
+import json
+from itertools import islice
 from typing import Any
 
+from bridge import limits
 from bridge.dispatcher import ConsumerState
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import TrackedTopic
-from tracker import TopicIndex
+from tracker import SubscriptionView, TimePartition, TopicIndex
 
 
 def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
@@ -36,26 +40,33 @@ def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
     }
 
 
-def partition_table(topic: TrackedTopic, now_ms: int) -> dict[str, Any]:
-    """The sizes of the time partitions; times in epoch ms, sizes in bytes before compression."""
+async def partition_table(topic: TrackedTopic, now_ms: int) -> str:
+    """The sizes of the time partitions, as JSON; times in epoch ms, sizes in bytes before compression.
+
+    There may be hundreds of thousands: others get their turn in between.
+    """
     index = topic.index
-    views = {} if index is None else index.views()
+    if index is None:
+        return json.dumps({"widthMs": None, "partitions": []})
+    rows: list[str] = []
+    from_ms = 0
+    while part := list(islice(index.partitions(now_ms, from_ms), limits.PARTITION_SLICE)):
+        views = index.views()
+        rows += [json.dumps(_partition(index, views, partition)) for partition in part]
+        from_ms = part[-1].end_ms
+        await asyncio.sleep(0)
+    return f'{{"widthMs": {index.partition_width_ms}, "partitions": [{", ".join(rows)}]}}'
+
+
+def _partition(index: TopicIndex, views: dict[str, SubscriptionView], partition: TimePartition) -> dict[str, Any]:
     return {
-        "widthMs": None if index is None else index.partition_width_ms,
-        "partitions": []
-        if index is None
-        else [
-            {
-                "start": partition.start_ms,
-                "end": partition.end_ms,
-                "entries": partition.entries,
-                "bytes": partition.bytes,
-                "tier": partition.tier,
-                "state": partition.state.value,
-                "pending": {name: index.pending_in(view, partition) for name, view in views.items()},
-            }
-            for partition in index.partitions(now_ms)
-        ],
+        "start": partition.start_ms,
+        "end": partition.end_ms,
+        "entries": partition.entries,
+        "bytes": partition.bytes,
+        "tier": partition.tier,
+        "state": partition.state.value,
+        "pending": {name: index.pending_in(view, partition) for name, view in views.items()},
     }
 
 
