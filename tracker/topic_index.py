@@ -306,12 +306,15 @@ class TopicIndex:
             lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
             for family in self.families.all():
                 batch.delete_range(*records_below(lowest), family.handle)
+        # Entries may come to these partitions again, while the stored counters still speak of those that went.
+        uncounted = self._views.stage_uncounted(batch, self._views.by_name.values())
         try:
             self._write_topic(record, batch)
         except StoreError:
             for known in dropped:
                 self.table.put(known)
             raise
+        self._views.staged_uncounted(uncounted)
         self._journal.stored_pages(pages, record.written)
         self.table.dropped_number = record.dropped_number
         for known in dropped:
@@ -347,8 +350,7 @@ class TopicIndex:
         for key, value in records:
             batch.put(key, value)
         self._journal.stage_pages(batch, pages, record.written)
-        views = [view for view in self.views().values() if view.counter.total or not view.counter.settled]
-        uncounted = self._views.stage_uncounted(batch, views)
+        uncounted = self._views.stage_uncounted(batch, self._views.by_name.values())
         self._write_topic(record, batch)
         self._views.staged_uncounted(uncounted)
         self._journal.stored_pages(pages, record.written)
@@ -471,7 +473,7 @@ class TopicIndex:
         placed.sort()
         record = replace(self._record, harvested=harvested, written=self._record.written + bool(entries))
         acked = self._acked_already(placed)
-        uncounted = self._views.stage_uncounted(batch, [view for view, _ in acked])
+        uncounted = self._views.stage_uncounted(batch, self._miscounted(acked) if placed else [])
         moved = self.damage.stage_new(batch, placed) if handle_of is not None else set()
         if placed:
             self._stage_positions(batch, placed, record.written)
@@ -497,6 +499,10 @@ class TopicIndex:
             put(key, value, handle)
             keys.append(key)
         self._journal.stage(batch, number, keys)
+
+    def _miscounted(self, acked: list[tuple[SubscriptionView, list[PlacedEntry]]]) -> list[SubscriptionView]:
+        """Return the views whose stored counters may not fit their stored acks once new entries are in."""
+        return [view for view, _ in acked] + [view for view in self._views.by_name.values() if view.was_reset]
 
     def _acked_already(self, placed: list[PlacedEntry]) -> list[tuple[SubscriptionView, list[PlacedEntry]]]:
         """Return the views that have acked some of the entries, as happens in what is filled in behind."""

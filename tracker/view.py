@@ -32,6 +32,8 @@ class SubscriptionView:
         self.counter = AckCounter(partition_width_ms)
         self.active = False
         self.covered = covered
+        self.was_reset = False
+        """Whether the stored acks may hold some that were taken back since."""
         self.cursor = FIRST_KEY
         self.outstanding: dict[tuple[int, int], bytes] = {}
         self.peeked: tuple[int, bytes, int | None] | None = None
@@ -99,6 +101,7 @@ class SubscriptionView:
     def reset(self, acks: AckSet) -> None:
         """Replace the acks, as a seek does, and start over. Persist the views and sync before relying on it."""
         self.acks.replace(acks)
+        self.was_reset = True
         self.counter.recount(self.acks)
         self._expedited.clear()
         self.release_all()

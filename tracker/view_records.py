@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tracker.ack_set import AckSet
@@ -86,11 +86,12 @@ class ViewRecords:
                 raise
             self._stored.update(changed)
             for view, _, pages, expedited in staged:
+                view.was_reset = False
                 view.counter.dirty -= pages
                 self._expedited[view.name] = expedited
         return count
 
-    def stage_uncounted(self, batch: Any, views: list[SubscriptionView]) -> dict[str, bytes]:
+    def stage_uncounted(self, batch: Any, views: Iterable[SubscriptionView]) -> dict[str, bytes]:
         """Note in a batch that what is stored of the views' counters does not include all acked entries any more.
 
         Returns what to pass to `staged_uncounted` once the batch is written.
