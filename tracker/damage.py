@@ -112,6 +112,16 @@ class Damage:
         if self._families.damaged:
             self._index.hold_counters()
 
+    def note_lost_writes(self, floor: Position, harvested: Position) -> None:
+        """Have everything in (floor, harvested] read again: any of it may be missing. Raises StoreError."""
+        self._families.leave_main()
+        record = encode_counters(0, 0, Position(floor.ledger, floor.entry + 1), harvested)
+        number = _LOST_BLOCKS + len(self._known)
+        batch = self._store.new_batch()
+        batch.put(self._keys.quarantine(number), record)
+        self._store.write(batch)
+        self._known[number] = record
+
     # --- moving out
 
     def handle_of(self, deliver_at_ms: int) -> Any:

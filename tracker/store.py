@@ -37,6 +37,7 @@ _DEFAULT_FAMILY = "default"
 _LOCK_NAME = "bridge.lock"
 _PROBE_NAME = "bridge.probe"
 _DAMAGED_NAME = "bridge.damaged"
+_LOG_PREFIX = "log:"
 
 
 class StoreError(Exception):
@@ -128,7 +129,8 @@ class Store:
             raise StoreError(f"cannot lock the data directory {path}: {error}") from error
         try:
             cache = Cache(limits.BLOCK_CACHE_BYTES)
-            store = cls(path, lock, _open_database(path, cache), cache, at_boundary)
+            database = _open_database(path, cache)
+            store = cls(path, lock, database, cache, at_boundary)
         except Exception as error:
             lock.release()
             raise StoreError(f"cannot open the data directory {path}: {error}") from error
@@ -206,16 +208,17 @@ class Store:
         self._change("options", lambda: reader.set_options({"disable_auto_compactions": "true"}))
 
     def _note_damaged(self, names: set[str]) -> None:
-        # In a file of its own: it must be known before the database is opened.
-        if names == self._damaged:
-            return
-        draft = self.path / f"{_DAMAGED_NAME}.new"
-        try:
-            draft.write_text(json.dumps(sorted(names)))
-            draft.replace(self.path / _DAMAGED_NAME)
-        except OSError as error:
-            raise StoreError(f"cannot write to {self.path}: {error}") from error
-        self._damaged = names
+        if names != self._damaged:
+            _note_damaged(self.path, names)
+            self._damaged = names
+
+    def lost_writes(self, topic: str, second: bool) -> bool:
+        """Tell whether any of a topic's writes may be missing, for the log was damaged: until `forget_lost_writes`."""
+        return _LOG_PREFIX + _FAMILY_PREFIXES[second] + topic in self._damaged
+
+    def forget_lost_writes(self, topic: str, second: bool) -> None:
+        """Note that what may be missing is known of. Raises StoreError."""
+        self._note_damaged(self._damaged - {_LOG_PREFIX + _FAMILY_PREFIXES[second] + topic})
 
     def new_batch(self) -> Any:
         """Return an empty write batch: `put(key, value[, handle])`, `delete`, `delete_range`."""
@@ -446,6 +449,16 @@ def _damaged_families(path: Path) -> set[str]:
         return set()
 
 
+def _note_damaged(path: Path, names: set[str]) -> None:
+    # In a file of its own: it must be known before the database is opened.
+    draft = path / f"{_DAMAGED_NAME}.new"
+    try:
+        draft.write_text(json.dumps(sorted(names)))
+        draft.replace(path / _DAMAGED_NAME)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error}") from error
+
+
 def _open_database(path: Path, cache: Any, access: Any = None) -> Any:
     """Open what is there; without `access` it may be nothing yet."""
     known = access is not None or (path / "CURRENT").exists()
@@ -464,6 +477,9 @@ def _open_database(path: Path, cache: Any, access: Any = None) -> Any:
     except Exception as error:
         if not is_damage(error):
             raise
+        if "ahead of WALs" in str(error) or "beyond the point of corruption" in str(error):
+            # The log is damaged before the end of what some files hold: which writes are missing cannot be known.
+            _note_damaged(path, damaged | {_LOG_PREFIX + name for name in families})
         # Truncated files keep the database from opening at all; what is in the others can be read all the same.
         return attempt(checked=False)
 

@@ -93,6 +93,10 @@ class TopicIndex:
         self.damage = Damage(self, store, self._keys, self.families)
         self.reader.on_damage = self.damage.quarantine
         self.families.main.on_recovered = self._reload
+        if store.lost_writes(topic, self.families.second):
+            if self._record.harvested is not None and self._record.floor is not None:
+                self.damage.note_lost_writes(self._record.floor, self._record.harvested)
+            store.forget_lost_writes(topic, self._record.second)
         if self._journal.damaged:
             self.damage.note_lost(self._journal.damaged)
         self.bulk.recover()
