@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := tracker bridge spark_jobs tests benchmarks tools
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index crash soak proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -25,6 +25,9 @@ test: $(STAMP)   ## everything a change must pass
 
 unit: $(STAMP)   ## the tests that need no broker
 	$(BIN)/python -m pytest -m "not broker" $(ARGS)
+
+crash: $(STAMP)  ## the long form of the tests that kill the index at its write boundaries
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/crash $(ARGS)
 
 lint: $(STAMP)   ## style and types
 	$(BIN)/ruff check $(CODE)
