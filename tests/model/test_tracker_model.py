@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
 from tracker import store as store_module
-from tracker.search import Query, Standing
 from tracker.position import EARLIEST
+from tracker.search import Query, Standing
 
 TOPIC = "persistent://public/default/model"
 WIDTH_MS = 100
