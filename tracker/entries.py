@@ -5,9 +5,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_LONG_COUNT = 255
+LONG_COUNT = 255
+"""First byte of a stored value whose message count does not fit into that byte."""
+
 _LONG_HEADER = struct.Struct(">BI")
-_SHORT_PREFIXES = [bytes([count]) for count in range(_LONG_COUNT)]
+_SHORT_PREFIXES = [bytes([count]) for count in range(LONG_COUNT)]
 
 
 class NewEntry(NamedTuple):
@@ -36,16 +38,16 @@ def encode_value(message_count: int, raw: bytes) -> bytes:
 
     A count below 1 is stored as 1: dispatching an entry costs at least one permit.
     """
-    if 0 < message_count < _LONG_COUNT:
+    if 0 < message_count < LONG_COUNT:
         return _SHORT_PREFIXES[message_count] + raw
     if message_count < 1:
         return _SHORT_PREFIXES[1] + raw
-    return _LONG_HEADER.pack(_LONG_COUNT, message_count) + raw
+    return _LONG_HEADER.pack(LONG_COUNT, message_count) + raw
 
 
 def decode_value(value: bytes) -> tuple[int, bytes]:
     """Return (message_count, raw) of a stored value."""
-    if value[0] != _LONG_COUNT:
+    if value[0] != LONG_COUNT:
         return value[0], value[1:]
     count: int = _LONG_HEADER.unpack_from(value)[1]
     return count, value[_LONG_HEADER.size :]

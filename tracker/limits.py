@@ -80,6 +80,9 @@ BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """Write buffer of one topic before it becomes a file."""
 
+FRESH_FILES = 8
+"""Written-out buffers of one topic before they are merged with the rest: fewer make writing dearer, more reading."""
+
 WRITE_BUFFERS = 4
 """Write buffers of one topic, those being written out included: with fewer, a burst waits for the disk."""
 

@@ -7,11 +7,8 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 
 from tracker import limits
-from tracker.entries import DueEntry, decode_value
+from tracker.entries import LONG_COUNT, DueEntry, decode_value
 from tracker.keys import KEY, KEY_LENGTH
-
-_LONG_COUNT = 255
-"""First byte of a stored value whose message count does not fit into that byte."""
 
 
 class PackedBlock:
@@ -115,7 +112,7 @@ class PackedBlock:
         numbers = KEY.iter_unpack(memoryview(keys)[places.start : places.stop])
         return [
             make(cls, (keys[at : at + KEY_LENGTH], time, ledger, entry, values[start], values[start + 1 : end]))
-            if values[start] != _LONG_COUNT
+            if values[start] != LONG_COUNT
             else long(keys[at : at + KEY_LENGTH], values[start:end])
             for at, (time, ledger, entry), start, end in zip(
                 places, numbers, [self._start(first), *ends], ends, strict=False

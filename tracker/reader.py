@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracker.entries import DueEntry, decode_value
+from tracker.entries import LONG_COUNT, DueEntry, decode_value
 from tracker.families import EntryFamilies
 from tracker.keys import KEY, encode_key, key_time
 from tracker.partitions import PartitionTable
@@ -71,11 +71,18 @@ class DiskReader:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[DueEntry]:
         """Yield the entries with start <= key < end, in order. To be used up at once: it holds an iterator open."""
-        new, unpack = DueEntry._make, KEY.unpack
-        for key, value in self.pairs(start, end):
-            count, raw = decode_value(value)
-            deliver_at, ledger, entry = unpack(key)
-            yield new((key, deliver_at, ledger, entry, count, raw))
+        make, cls, unpack = tuple.__new__, DueEntry, KEY.unpack
+        for iterator, stop in self._stretches(start, end):
+            valid, key_of, value_of, step = iterator.valid, iterator.key, iterator.value, iterator.next
+            while valid() and (key := key_of()) < stop:
+                value = value_of()
+                deliver_at, ledger, entry = unpack(key)
+                count = value[0]
+                if count == LONG_COUNT:
+                    yield _entry(key, value)
+                else:
+                    yield make(cls, (key, deliver_at, ledger, entry, count, value[1:]))
+                step()
 
     def pairs(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored (key, value) pairs with start <= key < end, in order."""

@@ -530,4 +530,7 @@ def _family_options(cache: Any, damaged: bool = False) -> Any:
     options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
     options.set_level_compaction_dynamic_level_bytes(True)
+    # What was just written is rewritten soon: compressing it twice would cost a third of the rate of writing.
+    options.set_compression_per_level([DBCompressionType.none(), *[DBCompressionType.zstd()] * 6])
+    options.set_level_zero_file_num_compaction_trigger(limits.FRESH_FILES)
     return options
