@@ -422,9 +422,10 @@ class Rig:
     def _cycle(self, cycle: int, kind: str, count: int) -> None:
         synced = log_sizes(self.data)
         for line in self._child(cycle, kind, count):
-            synced = line.get("synced", synced)
             if "killed" in line:
                 self.killed[line["killed"]] += 1
+            elif "durable" in line:
+                synced = line["durable"]
             else:
                 if line.get("do") == "abandon":
                     self.abandoned.add(line["load"])
@@ -481,10 +482,10 @@ class Rig:
 
     def _check(self, store: Store, index: TopicIndex, state: State) -> None:
         """Check the copy of what was left, and that it can be worked with."""
+        index.check()
+        settled(index)
         under_way = [load for load in range(LOADS) if self._is_under_way(store, load)]
         self._put_away(under_way)
-        if not under_way:
-            index.check()
         for load in under_way:
             self._end_load(index, load, state)
         if state.harvested is None:
