@@ -96,6 +96,7 @@ def run(console: Console, root: Path, scale: float, only: str) -> Figures:
         size = int(figures["large_entries"])
         started = time.perf_counter()
         make_files(root / "files", size)
+        os.sync()  # what is measured next does not wait for these to reach the disk
         console.log(f"files of {size:,} entries made in {time.perf_counter() - started:.0f} s")
         add("bulk", root / "large", root / "files")
         add("large-disk", root / "large", size)

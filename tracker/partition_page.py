@@ -32,13 +32,13 @@ class PartitionCounters(NamedTuple):
 class PartitionPage:
     """Counters by slot, the partition number modulo PAGE_PARTITIONS.
 
-    `counts` and `sizes` are of entries and bytes; lowest and highest positions mean something where the count is not 0.
+    `counts` and `sizes` are of entries and bytes, `total` is the sum of `counts`; lowest and highest positions mean
+    something where the count is not 0.
     `as_of` is the last write that the page's stored form includes.
     """
 
     __slots__ = (
         "_lowest",
-        "_total",
         "as_of",
         "counts",
         "high_entries",
@@ -47,12 +47,14 @@ class PartitionPage:
         "low_ledgers",
         "number",
         "sizes",
+        "total",
     )
 
     def __init__(self, number: int) -> None:
         """Start empty; `number` is the partition number divided by PAGE_PARTITIONS."""
         self.number = number
         self.as_of = 0
+        self.total = 0
         self.touch()
         self._set_columns([array("q", bytes(_COLUMN_BYTES)) for _ in range(6)])
 
@@ -64,20 +66,12 @@ class PartitionPage:
 
     def touch(self) -> None:
         """Forget what was derived from the columns: they are about to change."""
-        self._total: int | None = None
         self._lowest: Position | None = None
-
-    @property
-    def total(self) -> int:
-        """The entries of all its partitions."""
-        if self._total is None:
-            self._total = sum(self.counts)
-        return self._total
 
     @property
     def is_empty(self) -> bool:
         """Whether no partition holds entries."""
-        return not any(self.counts)
+        return not self.total
 
     def slots(self, first: int = 0) -> list[int]:
         """Return the slots from one on that hold entries, in order."""
@@ -86,12 +80,14 @@ class PartitionPage:
     def put(self, known: PartitionCounters) -> None:
         """Set the counters of one partition."""
         slot = known.number % PAGE_PARTITIONS
+        self.total += known.entries - self.counts[slot]
         values = (known.entries, known.size, *known.lowest, *known.highest)
         for column, value in zip(self._columns(), values, strict=True):
             column[slot] = value
 
     def clear(self, slot: int) -> None:
         """Forget a partition."""
+        self.total -= self.counts[slot]
         for column in self._columns():
             column[slot] = 0
 
@@ -125,4 +121,5 @@ class PartitionPage:
         (page.as_of,) = _HEADER.unpack_from(record)
         starts = range(_HEADER.size, len(record), _COLUMN_BYTES)
         page._set_columns([unpack_column("q", record[start : start + _COLUMN_BYTES]) for start in starts])
+        page.total = sum(page.counts)
         return page

@@ -117,6 +117,7 @@ class PartitionTable:
             elif (ledger, entry) < (page.low_ledgers[slot], page.low_entries[slot]):
                 page.low_ledgers[slot], page.low_entries[slot] = ledger, entry
             page.counts[slot] += 1
+            page.total += 1
             page.sizes[slot] += size
             entries += 1
             sizes += size
