@@ -6,6 +6,7 @@ process, so these tests have one of their own.
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import resource
@@ -13,13 +14,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tests.helpers import wait_until
+from bridge import limits as bridge_limits
+from bridge.topics import SyncLoop
+from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
 from tracker import store as store_module
+
+if TYPE_CHECKING:
+    from bridge.tracked_topic import TrackedTopic
 
 TOPIC = "t"
 SLICE = 50
@@ -402,3 +408,67 @@ def test_a_torn_log_opens_without_its_last_record(tmp_path: Path) -> None:
                 whole = sum(size <= cut for size in sizes)
                 assert index.entries == index.harvested_position.entry + 1
                 assert whole <= index.entries // SLICE <= whole + 1
+
+
+class OneTopic:
+    """What the sync loop sees of a topic: writes by hand, and what it was told is on disk."""
+
+    def __init__(self, store: Store) -> None:
+        self.index = TopicIndex(store, TOPIC)
+        self.index.start_at(EARLIEST)
+        self.synced: list[Position | None] = []
+        self.recovered = 0
+
+    def write(self) -> None:
+        assert self.index.harvested_position is not None
+        number = self.index.harvested_position.entry + 1
+        self.index.add([entry(number)], Position(1, number), 0)
+
+    def harvested_unsynced(self) -> Position | None:
+        return self.index.harvested_position
+
+    def on_synced(self, position: Position | None) -> None:
+        self.synced.append(position)
+
+    def on_recovered(self) -> None:
+        self.recovered += 1
+
+
+async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync loop opens a failed store anew when the probe succeeds, and tells of positions after a sync only."""
+    room = False
+    probes = 0
+
+    def probe() -> None:
+        nonlocal probes
+        probes += 1
+        if not room:
+            raise StoreError("no room")
+
+    monkeypatch.setattr(faulty, "probe", probe)
+    monkeypatch.setattr(bridge_limits, "RETRY_BACKOFF_S", (0.01,))
+    topic = OneTopic(faulty)
+    dirty = cast("TrackedTopic", topic)
+    syncing = SyncLoop(faulty)
+    syncing.on_recovered.append(topic.on_recovered)
+    running = asyncio.get_running_loop().create_task(syncing.run())
+    topic.write()
+    syncing.mark_dirty(dirty)
+    await wait_until_async(lambda: topic.synced == [Position(1, 0)], "a sync")
+
+    topic.write()
+    faults.at = "before sync"
+    syncing.mark_dirty(dirty)
+    await wait_until_async(lambda: syncing.failure is not None, "a failure")
+    with pytest.raises(StoreError):
+        topic.write()
+    tries = faults.seen.count("before sync")
+    await wait_until_async(lambda: probes >= 5, "probes")
+    assert topic.synced == [Position(1, 0)]
+    assert (faults.seen.count("before sync"), topic.recovered) == (tries, 0)
+
+    room = True
+    await wait_until_async(lambda: topic.synced == [Position(1, 0), Position(1, 1)], "a sync after the failure")
+    assert (topic.recovered, syncing.failure, faulty.failure) == (1, None, None)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
