@@ -158,7 +158,7 @@ class TrackedTopic:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
                 self._checkpoint()
-                if self.harvester is not None:
+                if self.harvester is not None and self._around.store.failure is None:
                     await self.harvester.resume()
                 if self._loop.time() - polled > limits.CURSOR_POLL_S:
                     polled = self._loop.time()
