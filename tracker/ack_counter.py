@@ -63,6 +63,11 @@ class AckCounter:
         """Whether every ack is counted."""
         return not self._singles and not self._stretches and not self._held
 
+    @property
+    def held(self) -> bool:
+        """Whether stored entries may be acked that are neither counted nor waiting."""
+        return self._held
+
     def acked_in(self, number: int) -> int:
         """Return how many entries of a partition are acked."""
         page = self._pages.get(number // PAGE_PARTITIONS)
