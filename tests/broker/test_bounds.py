@@ -15,6 +15,7 @@ from tests.clients import Clients, drain, publish, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
+from tracker import limits as tracker_limits
 
 MB = 1024 * 1024
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
@@ -22,6 +23,8 @@ FLOWING = 100_000 if LONG else 20_000
 SMALL_BUFFERS = {"TAIL_BUFFER_BYTES": MB, "FEED_QUEUE_BYTES": MB}
 SLACK_MB = 32
 """Allocators do not give everything back."""
+CACHE_MB = tracker_limits.BLOCK_CACHE_BYTES // MB
+"""RocksDB's block cache, which large entries fill while they are delivered."""
 
 
 def memory_mb(bridge: BridgeProcess) -> float:
@@ -189,7 +192,8 @@ async def test_a_client_that_does_not_read(
     assert len(set(await all_messages(stuck, count))) == count
     await stuck.close()
     await other.close()
-    assert peak - before < SLACK_MB, f"from {before:.0f} to {peak:.0f} MB"
+    # Less than the 100 MB that wait.
+    assert peak - before < SLACK_MB + CACHE_MB, f"from {before:.0f} to {peak:.0f} MB"
 
 
 def test_messages_larger_than_the_write_buffer_flow_on(client: Any, topic: str) -> None:
