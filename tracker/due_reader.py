@@ -9,6 +9,7 @@ from tracker.entries import DueEntry
 from tracker.keys import key_time, successor, time_bound
 from tracker.partitions import PartitionTable
 from tracker.reader import DiskReader
+from tracker.store import StoreError
 from tracker.view import SubscriptionView
 from tracker.window import NearTermWindow
 
@@ -41,7 +42,12 @@ class DueReader:
             found += view.take_late(bound, limit - len(found), max_bytes, self.get)
         scan_left, bytes_left = limit * limits.SCAN_FACTOR, max_bytes - _size(found)
         while len(found) < limit and scan_left > 0 and bytes_left > 0 and view.cursor < bound:
-            scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
+            try:
+                scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
+            except StoreError:
+                if found:
+                    break  # these are outstanding now; the next call says what is wrong
+                raise
             scan_left, bytes_left = scan_left - scanned, bytes_left - size
         return found
 
@@ -87,13 +93,13 @@ class DueReader:
             source = self._disk.scan(cursor, end)
         chunk: list[DueEntry] = []
         size = 0
-        view.cursor = end
         for due in source:
             chunk.append(due)
             size += len(due[5])
             if len(chunk) == limit or size >= max_bytes:
-                view.cursor = successor(due[0])
+                end = successor(due[0])
                 break
+        view.cursor = end  # not before everything is read: what cannot be read must not be passed over
         found += view.hand_out(chunk)
         return len(chunk), size
 

@@ -424,3 +424,17 @@ def test_disk_space_of_dropped_partitions_is_given_back(tmp_path: Path, monkeypa
         wait_until(lambda: table_bytes() < before * 0.25, "files are gone")
         index.check()
         assert len(index.due(index.view("a"), 1_000_000, 10_000, 2**30)) == 2_000
+
+
+def test_a_read_that_fails_passes_nothing_over(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = active_view(index)
+    add(index, 10, 20)
+
+    def fail(*_: object) -> Iterator[DueEntry]:
+        raise StoreError("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index.reader, "scan", fail)
+        with pytest.raises(StoreError):
+            index.due(view, 50, 10)
+    assert numbers(index.due(view, 50, 10)) == [0, 1]
