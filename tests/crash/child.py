@@ -113,12 +113,16 @@ def log_sizes(data: Path) -> dict[str, int]:
 
 
 class Killer:
-    """Ends the process at the n-th boundary of a kind, or of any."""
+    """Ends the process at the n-th boundary of a kind, or of any, or of any from the start of an operation."""
 
     def __init__(self, data: Path, kind: str, count: int) -> None:
         self._data = data
         self._kind = kind
         self._left = count
+
+    def started(self, operation: str) -> None:
+        if self._kind == operation:
+            self._kind = "any"
 
     def hurry(self) -> None:
         """Take the next boundary."""
@@ -153,8 +157,9 @@ class NotingDatabase:
 class Worker:
     """Does random things to an index."""
 
-    def __init__(self, store: Store, seed: int, cycle: int, loads: list[Path]) -> None:
+    def __init__(self, store: Store, killer: Killer, seed: int, cycle: int, loads: list[Path]) -> None:
         self.store = store
+        self.killer = killer
         self.choose = random.Random(f"{seed}:{cycle}")
         self.universe = Universe(seed)
         self.loads = loads
@@ -170,6 +175,7 @@ class Worker:
 
     def do(self, what: str, action: Callable[[], Any], /, **about: Any) -> None:
         say(do=what, **about)
+        self.killer.started(what)
         say(ok=action())
 
     def work(self) -> None:
@@ -388,7 +394,8 @@ def main() -> None:
     killer = Killer(data, arguments["kind"], arguments["count"])
     with Store.open(data, at_boundary=killer) as store:
         store._database = NotingDatabase(store._database, data)
-        worker = Worker(store, arguments["seed"], arguments["cycle"], [Path(load) for load in arguments["loads"]])
+        loads = [Path(load) for load in arguments["loads"]]
+        worker = Worker(store, killer, arguments["seed"], arguments["cycle"], loads)
         worker.work()
         killer.hurry()
         worker.sync()

@@ -52,10 +52,14 @@ ROOT = Path(__file__).parents[2]
 SEEDS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
 FIRST_SEED = int(os.environ.get("DELAY_BRIDGE_CRASH_SEED", "1"))
-CYCLES = 20 if LONG else 14
+CYCLES = 20 if LONG else 12
 """Deaths of one data directory."""
 DIRECTORIES = 26 if LONG else 2
 CHILD_TIMEOUT_S = 60
+OPERATIONS = [
+    *("abandon", "positions", "other drop", "group", "drop", "finish"),
+    *("other start", "persist", "remove", "add", "view", "backfill"),
+]
 KINDS = [f"{when} {kind}" for kind in ("ingest", "create", "drop", "sync", "write") for when in ("before", "after")]
 
 Line = dict[str, Any]
@@ -366,11 +370,12 @@ def check_order(index: TopicIndex, state: State, universe: Universe) -> None:
 class Rig:
     """One data directory, the files of its bulk loads, and what should be in it."""
 
-    def __init__(self, root: Path, form: str, seed: int) -> None:
+    def __init__(self, root: Path, form: str, seed: int, within: bool = False) -> None:
         self.data = root / "data"
         self.copy = root / "copy"
         self.form = form
         self.seed = seed
+        self.within = within
         self.choose = random.Random(f"{form}:{seed}")
         self.universe = Universe(seed)
         self.loads = [root / f"load-{load}" for load in range(LOADS)]
@@ -409,11 +414,14 @@ class Rig:
                 self._cycle(cycle, kind, count)
             except Exception as error:
                 raise AssertionError(
-                    f"form {self.form}, seed {self.seed}, cycle {cycle} ({kind} {count}): {str(error)[:2_000]}"
+                    f"form {self.form}, {'within operations, ' if self.within else ''}seed {self.seed}, "
+                    f"cycle {cycle} ({kind} {count}): {str(error)[:2_000]}"
                 ) from error
 
     def _choose_death(self, cycle: int) -> tuple[str, int]:
-        """Take a boundary of each kind in turn, every other time any boundary."""
+        """Take a boundary of each kind in turn, every other time any boundary; or one in each operation in turn."""
+        if self.within:
+            return OPERATIONS[(cycle + 5 * self.seed) % len(OPERATIONS)], self.choose.randint(1, 6)
         if cycle % 2:
             return "any", self.choose.choice([self.choose.randint(1, 8), self.choose.randint(1, 100)])
         kind = KINDS[(cycle // 2 + 6 * self.seed) % len(KINDS)]
@@ -546,6 +554,14 @@ def test_nothing_is_lost_at_any_boundary(form: str, tmp_path: Path) -> None:
     assert dropped, "no partition was ever dropped"
 
 
+@pytest.mark.timeout(3_600 if LONG else 120)
+@pytest.mark.parametrize("form", ["kill", "power"])
+def test_nothing_is_lost_within_any_operation(form: str, tmp_path: Path) -> None:
+    for seed in range(FIRST_SEED, FIRST_SEED + (DIRECTORIES if LONG else 1)):
+        Rig(tmp_path / str(seed), form, seed, within=True).run(len(OPERATIONS))
+        shutil.rmtree(tmp_path / str(seed))
+
+
 @pytest.mark.parametrize("case", SEEDS, ids=lambda case: f"{case['form']}-{case['seed']}")
 def test_what_once_failed(case: dict[str, Any], tmp_path: Path) -> None:
-    Rig(tmp_path, case["form"], case["seed"]).run(case["cycles"])
+    Rig(tmp_path, case["form"], case["seed"], case.get("within", False)).run(case["cycles"])
