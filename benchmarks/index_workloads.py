@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, SPAN_MS, WIDTH_MS, payloads, position_of
+from bridge import collector
 from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex
 from tracker.bulk_load import BulkLoad
 
@@ -364,6 +365,7 @@ WORKLOADS: dict[str, Callable[..., Figures]] = {
 
 def main() -> None:
     name, path, *rest = sys.argv[1:]
+    collector.keep_away()  # as the bridge does
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print(json.dumps(WORKLOADS[name](Path(path), *(Path(each) if "/" in each else int(each) for each in rest))))

@@ -17,12 +17,17 @@ NEVER = 1_000_000_000
 LOOK_INTERVAL_S = 1.0
 
 
-async def collect_when_quiet(activity: Callable[[], int]) -> None:
-    """Until cancelled. `activity` counts deliveries; a second without any is quiet. Undone at the end."""
-    before = gc.get_threshold()
+def keep_away() -> None:
+    """From now on collect young containers only."""
     gc.collect()
     gc.freeze()  # modules and classes live as long as the process
     gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, NEVER)
+
+
+async def collect_when_quiet(activity: Callable[[], int]) -> None:
+    """Until cancelled. `activity` counts deliveries; a second without any is quiet. Undone at the end."""
+    before = gc.get_threshold()
+    keep_away()
     loop = asyncio.get_running_loop()
     collected, seen = loop.time(), activity()
     try:

@@ -186,7 +186,7 @@ class AckCounter:
         counts = unpack_column("I", record)
         page = table.page(page_number)
         for slot in range(PAGE_PARTITIONS):
-            if counts[slot] and (page is None or not page.counts[slot]):
+            if counts[slot] and (page is None or not page.entries_in(slot)):
                 counts[slot] = 0
                 self.dirty.add(page_number)
         if any(counts):

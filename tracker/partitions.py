@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sortedcontainers import SortedDict
 
 from tracker.keys import key_time
-from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters, PartitionPage
+from tracker.partition_page import FIELDS, PAGE_PARTITIONS, PartitionCounters, PartitionPage
 from tracker.position import Position
 from tracker.positions import PlacedEntry
 
 ANY_PARTITION = 2**62
 """As the highest number of a dropped partition: any may have been."""
+
+_NEVER = 2**64
 
 
 class PartitionTable:
@@ -70,12 +72,12 @@ class PartitionTable:
         """Return one partition, None when it holds nothing."""
         page = self._pages.get(number // PAGE_PARTITIONS)
         slot = number % PAGE_PARTITIONS
-        return None if page is None or not page.counts[slot] else page.counters(slot, self.width_ms)
+        return None if page is None or not page.entries_in(slot) else page.counters(slot, self.width_ms)
 
     def entries_in(self, number: int) -> int:
         """Return how many entries a partition holds."""
         page = self._pages.get(number // PAGE_PARTITIONS)
-        return 0 if page is None else page.counts[number % PAGE_PARTITIONS]
+        return 0 if page is None else page.entries_in(number % PAGE_PARTITIONS)
 
     def between(self, start: bytes, end: bytes) -> Iterator[PartitionCounters]:
         """Iterate over the partitions that overlap a key range."""
@@ -87,7 +89,9 @@ class PartitionTable:
 
     def lowest_position(self) -> Position | None:
         """Return the lowest position stored, None when nothing is; costs a pass over the pages that changed."""
-        return min((lowest for page in self._pages.values() if (lowest := page.lowest()) is not None), default=None)
+        return min(
+            (lowest for page in self._pages.values() if (lowest := page.lowest_position()) is not None), default=None
+        )
 
     # --- changing
 
@@ -95,45 +99,55 @@ class PartitionTable:
         """Put a stored page back."""
         self._pages[page.number] = page
         self.entries += page.total
-        self.size += sum(page.sizes)
+        self.size += page.size
 
-    def add(self, placed: Iterable[PlacedEntry], write: int | None = None) -> None:
+    def add(self, placed: Sequence[PlacedEntry], write: int = _NEVER) -> None:
         """Count entries in; those of a write `write` only where the stored page does not include it."""
-        pages, width, last = self._pages, self.width_ms, -1
-        entries = sizes = slot = 0
-        page = PartitionPage(0)
+        pages, width, touched = self._pages, self.width_ms, []
+        entries = sizes = 0
+        page_of = pages.get
+        # With random due times this loop is a third of what adding costs: no calls in it, and no more of memory touched
+        # than needed.
         for ledger, entry, deliver_at, size in placed:
             number = deliver_at // width
-            if number != last:
-                last, slot = number, number % PAGE_PARTITIONS
-                page = self._page_of(number // PAGE_PARTITIONS, pages)
-            if write is not None and write <= page.as_of:
+            page_number = number // PAGE_PARTITIONS
+            page = page_of(page_number)
+            if page is None:
+                page = pages[page_number] = PartitionPage(page_number)
+            if page.as_of >= write:
                 continue
-            if not page.counts[slot]:
-                page.low_ledgers[slot] = page.high_ledgers[slot] = ledger
-                page.low_entries[slot] = page.high_entries[slot] = entry
-            elif (ledger, entry) > (page.high_ledgers[slot], page.high_entries[slot]):
-                page.high_ledgers[slot], page.high_entries[slot] = ledger, entry
-            elif (ledger, entry) < (page.low_ledgers[slot], page.low_entries[slot]):
-                page.low_ledgers[slot], page.low_entries[slot] = ledger, entry
-            page.counts[slot] += 1
-            page.total += 1
-            page.sizes[slot] += size
+            values, at = page.values, 1 + FIELDS * (number % PAGE_PARTITIONS)
+            if not values[at]:
+                page.lowest = None
+                values[at + 2] = values[at + 4] = ledger
+                values[at + 3] = values[at + 5] = entry
+            elif (highest := values[at + 4]) < ledger or (highest == ledger and values[at + 5] < entry):
+                values[at + 4] = ledger
+                values[at + 5] = entry
+            elif (ledger, entry) < (values[at + 2], values[at + 3]):
+                page.lowest = None
+                values[at + 2] = ledger
+                values[at + 3] = entry
+            values[0] += 1
+            values[at] += 1
+            values[at + 1] += size
+            touched.append(page_number)
             entries += 1
             sizes += size
+        self.dirty.update(touched)
         self.entries += entries
         self.size += sizes
 
     def remove(self, known: PartitionCounters) -> None:
         """Forget a dropped partition."""
-        page = self._page_of(known.number // PAGE_PARTITIONS, self._pages)
+        page = self._page_of(known.number // PAGE_PARTITIONS)
         page.clear(known.number % PAGE_PARTITIONS)
         self.entries -= known.entries
         self.size -= known.size
 
     def put(self, known: PartitionCounters) -> None:
         """Put a partition into an empty place."""
-        self._page_of(known.number // PAGE_PARTITIONS, self._pages).put(known)
+        self._page_of(known.number // PAGE_PARTITIONS).put(known)
         self.entries += known.entries
         self.size += known.size
 
@@ -167,7 +181,7 @@ class PartitionTable:
         return [
             page.number
             for page in self._pages.values()
-            if page.as_of <= stored_by and page.number not in self.dirty and page.is_empty
+            if page.as_of <= stored_by and page.number not in self.dirty and not page.total
         ]
 
     def forget(self, page_numbers: list[int]) -> None:
@@ -175,11 +189,10 @@ class PartitionTable:
         for number in page_numbers:
             del self._pages[number]
 
-    def _page_of(self, number: int, pages: Any) -> PartitionPage:
+    def _page_of(self, number: int) -> PartitionPage:
         """Return a page that is about to change."""
-        page: PartitionPage | None = pages.get(number)
+        page: PartitionPage | None = self._pages.get(number)
         if page is None:
-            page = pages[number] = PartitionPage(number)
-        page.touch()
+            page = self._pages[number] = PartitionPage(number)
         self.dirty.add(number)
         return page

@@ -501,6 +501,7 @@ def _database_options(cache: Any) -> Any:
     options.set_max_log_file_size(limits.INFO_LOG_BYTES)
     options.set_max_background_jobs(2)
     options.set_stats_dump_period_sec(0)
+    options.set_allow_concurrent_memtable_write(False)  # one thread writes: no need to pay for more
     options.set_paranoid_checks(True)  # without, writes go on after a failed flush that is never taken up again
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())  # a record that was being written is left out
     options.set_skip_stats_update_on_db_open(True)  # it would read a block of every file
@@ -530,7 +531,10 @@ def _family_options(cache: Any, damaged: bool = False) -> Any:
     options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
     options.set_level_compaction_dynamic_level_bytes(True)
-    # What was just written is rewritten soon: compressing it twice would cost a third of the rate of writing.
-    options.set_compression_per_level([DBCompressionType.none(), *[DBCompressionType.zstd()] * 6])
+    # What was just written is rewritten soon, and again on the first levels: compressing it well each time would cost a
+    # third of the rate of writing. The levels below hold nearly all of a large index.
+    options.set_compression_per_level(
+        [DBCompressionType.none(), DBCompressionType.lz4(), *[DBCompressionType.zstd()] * 5]
+    )
     options.set_level_zero_file_num_compaction_trigger(limits.FRESH_FILES)
     return options

@@ -462,7 +462,7 @@ class TopicIndex:
         put, handle, pack = batch.put, self.families.main.handle, KEY.pack
         handle_of = self.damage.handle_of if self.families.damaged else None
         low, high = self.window.low, self.window.high
-        new = PlacedEntry._make
+        new, cls = tuple.__new__, PlacedEntry  # half the time of calling the class
         placed: list[PlacedEntry] = []
         near: list[tuple[Key, Key]] = []
         for deliver_at, ledger, entry, messages, raw in entries:
@@ -471,7 +471,7 @@ class TopicIndex:
             key = pack(deliver_at, ledger, entry)
             value = encode_value(messages, raw)
             put(key, value, handle if handle_of is None else handle_of(deliver_at))
-            placed.append(new((ledger, entry, deliver_at, KEY_LENGTH + len(value))))
+            placed.append(new(cls, (ledger, entry, deliver_at, KEY_LENGTH + len(value))))
             if low <= key < high:
                 near.append((key, value))
         placed.sort()

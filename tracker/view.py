@@ -148,15 +148,15 @@ class SubscriptionView:
     def hand_out(self, entries: list[DueEntry]) -> list[DueEntry]:
         """Return those of the entries that are neither acked nor outstanding: they become it."""
         taken: list[DueEntry] = []
-        take, outstanding, acked_in = taken.append, self.outstanding, self.acks.acked_in
-        current, through = -1, -1
-        single: Any = ()
+        take, outstanding = taken.append, self.outstanding
+        acked: dict[int, tuple[int, Any]] = {}
         for due in entries:
             key, _, ledger, entry, _, _ = due
-            if ledger != current:
-                current = ledger
-                through, single = acked_in(ledger)
-            if entry <= through or entry in single:
+            # In due order the ledgers change with every entry.
+            known = acked.get(ledger)
+            if known is None:
+                known = acked[ledger] = self.acks.acked_in(ledger)
+            if entry <= known[0] or entry in known[1]:
                 continue
             position = (ledger, entry)
             if position not in outstanding:
