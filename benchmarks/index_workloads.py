@@ -17,7 +17,7 @@ import psutil
 from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, SPAN_MS, WIDTH_MS, payloads, position_of
 from bridge import collector
 from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex
-from tracker.bulk_load import BulkLoad
+from tracker.bulk_load import BulkLoad, rest_after
 
 TOPIC = "persistent://public/default/index-benchmark"
 SLICE = 500
@@ -222,7 +222,7 @@ def bulk(path: Path, files: Path) -> Figures:
 
 
 def steps(loading: BulkLoad) -> Iterator[None]:
-    """The load in steps; files are verified in a thread beside."""
+    """The load in steps, with rests in between; files are verified in a thread beside."""
 
     def beside(work: Callable[[], None]) -> Iterator[None]:
         thread = threading.Thread(target=work)
@@ -233,10 +233,19 @@ def steps(loading: BulkLoad) -> Iterator[None]:
 
     yield from beside(loading.verify_positions)
     loading.load_positions()
+    rested = 0.0
     for number, group in loading.groups():
         yield from beside(lambda group=group: loading.verify(group))  # type: ignore[misc]
-        loading.load(number, group)
-        yield
+        while time.perf_counter() < rested:
+            yield
+        held_s = 0.0
+        started = time.perf_counter()
+        for _ in loading.load_in_steps(number, group):
+            held_s += time.perf_counter() - started
+            yield
+            started = time.perf_counter()
+        held_s += time.perf_counter() - started
+        rested = time.perf_counter() + rest_after(held_s)
 
 
 def deliver(index: TopicIndex, until_ms: int, work: Iterator[None]) -> float:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 import uuid
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rocksdict import SstFileWriter
 
 from tracker import limits
-from tracker.columns import pack_column, unpack_column
+from tracker.bulk_counters import BulkCounters, BulkPartition
 from tracker.keys import KEY_LENGTH, decode_key
 from tracker.position import Position
 from tracker.positions import BLOCK_SHIFT, PlacedEntry, encode_records
@@ -28,7 +27,6 @@ from tracker.store import table_options
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
-_COLUMNS = 7
 
 
 class BulkError(Exception):
@@ -43,16 +41,6 @@ class TableFile(BaseModel):
     name: str
     bytes: int
     crc32: int
-
-
-class BulkPartition(NamedTuple):
-    """What a time partition gets; `size` is key and value bytes before compression."""
-
-    number: int
-    entries: int
-    size: int
-    lowest: Position
-    highest: Position
 
 
 class Group(BaseModel):
@@ -136,37 +124,21 @@ def new_manifest(
 def check_file(directory: Path, file: TableFile) -> None:
     """Raise BulkError when a file is not the one the manifest speaks of.
 
-    Reads all of it and has it on disk, which RocksDB would wait for otherwise: call it from a thread.
+    Reads all of it and has it on disk, which RocksDB would wait for otherwise: call it from a thread. It rests now and
+    then: on a busy machine a thread that delivers would wait for the rest of its share of a core.
     """
     path, crc = directory / file.name, 0
     try:
         size = path.stat().st_size
         with path.open("rb") as source:
-            while block := source.read(1 << 20):
+            while block := source.read(limits.VERIFY_BYTES):
                 crc = zlib.crc32(block, crc)
+                time.sleep(limits.VERIFY_REST_S)
             os.fsync(source.fileno())
     except OSError as error:
         raise BulkError(f"cannot read {path}: {error}") from error
     if (size, crc) != (file.bytes, file.crc32):
         raise BulkError(f"{path} is damaged: {size} bytes, checksum {crc}; expected {file.bytes} and {file.crc32}")
-
-
-def encode_partitions(partitions: list[BulkPartition]) -> bytes:
-    """Return counters as columns of 8 bytes: number, entries, size, ledger and entry of lowest and highest position."""
-    rows = [(known.number, known.entries, known.size, *known.lowest, *known.highest) for known in partitions]
-    return b"".join(pack_column(array("q", column)) for column in zip(*rows, strict=True))
-
-
-def decode_partitions(record: bytes) -> list[BulkPartition]:
-    """Read what `encode_partitions` returned; raises BulkError when it cannot be that."""
-    if not record or len(record) % (_COLUMNS * 8):
-        raise BulkError(f"{len(record)} bytes cannot be counters of time partitions")
-    width = len(record) // _COLUMNS
-    columns = [unpack_column("q", record[at : at + width]) for at in range(0, len(record), width)]
-    return [
-        BulkPartition(number, entries, size, Position(low_ledger, low_entry), Position(high_ledger, high_entry))
-        for number, entries, size, low_ledger, low_entry, high_ledger, high_entry in zip(*columns, strict=True)
-    ]
 
 
 def write_groups(
@@ -217,7 +189,7 @@ def describe_file(path: Path) -> TableFile:
     """Return what a manifest says of a file."""
     crc = 0
     with path.open("rb") as source:
-        while block := source.read(1 << 20):
+        while block := source.read(1 << 16):
             crc = zlib.crc32(block, crc)
     return TableFile(name=path.name, bytes=path.stat().st_size, crc32=crc)
 
@@ -239,8 +211,8 @@ class _GroupWriter:
         self._first = self._last = b""
 
     def add(self, key: bytes, value: bytes) -> Iterator[Group]:
-        time, ledger, entry = decode_key(key)
-        number, position = time // self._width, (ledger, entry)
+        due_ms, ledger, entry = decode_key(key)
+        number, position = due_ms // self._width, (ledger, entry)
         full = self._table is not None and self._table.size >= limits.BULK_FILE_BYTES
         if number != self._number:
             self._end_partition()
@@ -264,7 +236,7 @@ class _GroupWriter:
         self._end_file()
         if self._partitions:
             path = self._directory / f"{self._name}-{self._count}.partitions"
-            path.write_bytes(encode_partitions(self._partitions))
+            path.write_bytes(BulkCounters.of(self._partitions).encode())
             yield Group(
                 files=self._files,
                 partitions=describe_file(path),
@@ -278,9 +250,7 @@ class _GroupWriter:
     def _end_partition(self) -> None:
         if self._entries:
             self._partitions.append(
-                BulkPartition(
-                    self._number, self._entries, self._size, Position(*self._lowest), Position(*self._highest)
-                )
+                BulkPartition(self._number, self._entries, self._size, *self._lowest, *self._highest)
             )
         self._entries = self._size = 0
         self._number = -1

@@ -12,18 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracker.bulk_files import (
-    BulkError,
-    BulkPartition,
-    Group,
-    Manifest,
-    TableFile,
-    check_file,
-    decode_partitions,
-    encode_partitions,
-)
+from tracker import limits
+from tracker.bulk_counters import BulkCounters
+from tracker.bulk_files import BulkError, Group, Manifest, TableFile, check_file
 from tracker.keys import KEY_LENGTH, successor
-from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
 from tracker.position import Position
 from tracker.records import TopicKeys
 from tracker.store import Store
@@ -111,9 +103,22 @@ class BulkLoad:
 
     def load(self, number: int, group: Group) -> int:
         """Take in a group; return how many entries it has. Raises BulkError or StoreError; then it is not in."""
-        partitions = decode_partitions((self._directory / group.partitions.name).read_bytes())
-        self._index.bulk.load_group(self.manifest.id, number, group, partitions, self._links(group.files))
+        for _ in self.load_in_steps(number, group):
+            pass
         return group.entries
+
+    def load_in_steps(self, number: int, group: Group) -> Iterator[None]:
+        """Take in a group, with other work done between the steps: see `rest_after`."""
+        counters = self._counters(group)
+        links = self._links(group.files)
+        yield
+        self._index.bulk.load_group(self.manifest.id, number, group, counters, links)
+
+    def _counters(self, group: Group) -> BulkCounters:
+        try:
+            return BulkCounters.decode((self._directory / group.partitions.name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise BulkError(f"cannot read {self._directory / group.partitions.name}: {error}") from error
 
     def abandon(self) -> None:
         """Give up: what is in stays, the rest will not come. Nothing happens when all of it is in."""
@@ -127,6 +132,11 @@ class BulkLoad:
             raise BulkError(f"{len(left)} groups of {self._directory} are not loaded, the first is number {left[0]}")
         if not self.finished:
             self._index.bulk.finish(self.manifest.id)
+
+
+def rest_after(held_s: float) -> float:
+    """Return for how long a loader leaves the thread to others after it has held it: deliveries go on beside it."""
+    return held_s / limits.BULK_SHARE - held_s
 
 
 class BulkRecords:
@@ -148,7 +158,7 @@ class BulkRecords:
         records = list(self._store.records(self._keys.bulks))
         for key, value in records:
             if value not in (_DONE, _BEGUN):
-                self._recover_group(key, value[:KEY_LENGTH], decode_partitions(value[KEY_LENGTH:]))
+                self._recover_group(key, value[:KEY_LENGTH], BulkCounters.decode(value[KEY_LENGTH:]))
         self._index.table.loading = self._is_under_way()
         if self._index.table.loading:
             self._index.hold_counters()
@@ -156,9 +166,9 @@ class BulkRecords:
     def _is_under_way(self) -> bool:
         return any(not key.endswith(_NUMBER.pack(_ALL)) for key, _ in self._store.records(self._keys.bulks))
 
-    def _recover_group(self, key: bytes, first_key: bytes, partitions: list[BulkPartition]) -> None:
+    def _recover_group(self, key: bytes, first_key: bytes, counters: BulkCounters) -> None:
         if self._index.reader.contains(first_key):
-            self._count_in(key, partitions)
+            self._count_in(key, counters)
             return
         batch = self._store.new_batch()
         batch.delete(key)
@@ -173,26 +183,19 @@ class BulkRecords:
             self._store.ingest(self._index.families.main, files)
         self._mark(self._keys.bulk(load, _POSITIONS), _DONE)
 
-    def load_group(
-        self, load: str, number: int, group: Group, partitions: list[BulkPartition], files: list[Path]
-    ) -> None:
+    def load_group(self, load: str, number: int, group: Group, counters: BulkCounters, files: list[Path]) -> None:
         """Take in a group."""
         if self.is_done(load, number):
             return
         if self._index.families.damaged:
             raise BulkError(f"the index of {self._index.topic} is being moved out of damaged files: try again later")
-        overlapping = [known for known in partitions if self._overlaps(known)]
-        if overlapping:
-            raise BulkError(
-                f"partition {overlapping[0].number} of {self._index.topic} has entries between "
-                f"{overlapping[0].lowest} and {overlapping[0].highest} already"
-            )
+        self._refuse_overlap(counters)
         key, first = self._keys.bulk(load, number), bytes.fromhex(group.first_key)
         batch = self._store.new_batch()
-        batch.put(key, first + encode_partitions(partitions))
+        batch.put(key, first + counters.encode())
         self._store.write(batch)
         self._store.ingest(self._index.families.main, files)
-        self._count_in(key, partitions)
+        self._count_in(key, counters)
         self._index.entries_appeared(first, successor(bytes.fromhex(group.last_key)))
 
     def finish(self, load: str) -> None:
@@ -216,31 +219,34 @@ class BulkRecords:
         self._index.table.loading = self._is_under_way()
         self._index.recount_views()
 
-    def _overlaps(self, new: BulkPartition) -> bool:
-        known = self._index.table.get(new.number)
-        return known is not None and known.lowest <= new.highest and new.lowest <= known.highest
+    def _refuse_overlap(self, counters: BulkCounters) -> None:
+        table = self._index.table
+        for page_number, first, end in counters.pages():
+            page = table.page(page_number)
+            if page is None or not page.total:
+                continue
+            for new in counters.rows(first, end):
+                known = table.get(new.number)
+                if known is not None and known.lowest <= new.highest and new.lowest <= known.highest:
+                    raise BulkError(
+                        f"partition {new.number} of {self._index.topic} has entries between "
+                        f"{new.lowest} and {new.highest} already"
+                    )
 
-    def _count_in(self, key: bytes, partitions: list[BulkPartition]) -> None:
+    def _count_in(self, key: bytes, counters: BulkCounters) -> None:
         """Add a group's counters to the table, on disk and in memory."""
         table = self._index.table
-        before = [table.get(known.number) for known in partitions]
-        for known in partitions:
-            table.merge(_counters(known))
-        pages = sorted({known.number // PAGE_PARTITIONS for known in partitions})
+        pages = [number for number, _, _ in counters.pages()]
+        before = table.copy_of(pages)
+        for number, first, end in counters.pages():
+            table.merge(number, [column[first:end] for column in counters.columns])
         try:
             self._index.write_pages(pages, [(key, _DONE)])
         except BaseException:
-            for known, former in zip(partitions, before, strict=True):
-                table.remove_number(known.number)
-                if former is not None:
-                    table.put(former)
+            table.put_back(before)
             raise
 
     def _mark(self, key: bytes, mark: bytes) -> None:
         batch = self._store.new_batch()
         batch.put(key, mark)
         self._store.write(batch)
-
-
-def _counters(known: BulkPartition) -> PartitionCounters:
-    return PartitionCounters(*known, b"", b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracker.columns import pack_column, unpack_column
@@ -52,6 +53,12 @@ class PartitionPage:
         self.values = array("q", bytes(_PAGE_BYTES))
         self.lowest: Position | None = None
 
+    def copy(self) -> PartitionPage:
+        """Return a page of its own with the same counters."""
+        page = PartitionPage(self.number)
+        page.as_of, page.values, page.lowest = self.as_of, self.values[:], self.lowest
+        return page
+
     @property
     def total(self) -> int:
         """The entries of all partitions."""
@@ -78,17 +85,38 @@ class PartitionPage:
     def put(self, known: PartitionCounters) -> None:
         """Set the counters of one partition."""
         slot = known.number % PAGE_PARTITIONS
-        self._set(slot, known.entries, (known.entries, known.size, *known.lowest, *known.highest))
+        self._set(slot, (known.entries, known.size, *known.lowest, *known.highest))
+
+    def merge(self, numbers: Sequence[int], columns: Sequence[array[int]]) -> None:
+        """Add counters, in columns, to those of some partitions, given in ascending order."""
+        first, count = numbers[0] % PAGE_PARTITIONS, len(numbers)
+        if not self.total and numbers[-1] - numbers[0] == count - 1:
+            start, end = 1 + FIELDS * first, 1 + FIELDS * (first + count)
+            for field, column in enumerate(columns):
+                self.values[start + field : end : FIELDS] = column
+            self.values[0] = sum(columns[0])
+            self.lowest = None
+            return
+        for number, *counters in zip(numbers, *columns, strict=True):
+            self._merge(number % PAGE_PARTITIONS, counters)
+
+    def _merge(self, slot: int, counters: list[int]) -> None:
+        at = 1 + FIELDS * slot
+        if self.values[at]:
+            entries, size, *positions = self.values[at : at + FIELDS]
+            lowest, highest = min(counters[2:4], positions[:2]), max(counters[4:], positions[2:])
+            counters = [entries + counters[0], size + counters[1], *lowest, *highest]
+        self._set(slot, counters)
 
     def clear(self, slot: int) -> None:
         """Forget a partition."""
-        self._set(slot, 0, (0,) * FIELDS)
+        self._set(slot, (0,) * FIELDS)
 
-    def _set(self, slot: int, entries: int, fields: tuple[int, ...]) -> None:
-        at = 1 + FIELDS * slot
+    def _set(self, slot: int, counters: Sequence[int]) -> None:
+        values, at = self.values, 1 + FIELDS * slot
         self.lowest = None
-        self.values[0] += entries - self.values[at]
-        self.values[at : at + FIELDS] = array("q", fields)
+        values[0] += counters[0] - values[at]
+        values[at : at + FIELDS] = array("q", counters)
 
     def counters(self, slot: int, width_ms: int) -> PartitionCounters:
         """Return one partition."""

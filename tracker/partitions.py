@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -151,24 +152,23 @@ class PartitionTable:
         self.entries += known.entries
         self.size += known.size
 
-    def remove_number(self, number: int) -> None:
-        """Forget a partition if it is there."""
-        known = self.get(number)
-        if known is not None:
-            self.remove(known)
+    def merge(self, page_number: int, columns: Sequence[array[int]]) -> None:
+        """Add counters to those of partitions on one page: columns of numbers and of the page's fields."""
+        self._page_of(page_number).merge(columns[0], columns[1:])
+        self.entries += sum(columns[1])
+        self.size += sum(columns[2])
 
-    def merge(self, new: PartitionCounters) -> None:
-        """Add counters to those of the same partition."""
-        known = self.get(new.number)
-        if known is not None:
-            self.remove(known)
-            new = new._replace(
-                entries=new.entries + known.entries,
-                size=new.size + known.size,
-                lowest=min(new.lowest, known.lowest),
-                highest=max(new.highest, known.highest),
-            )
-        self.put(new)
+    def copy_of(self, page_numbers: list[int]) -> list[PartitionPage]:
+        """Return pages to `put_back` should they turn out not to be stored."""
+        return [self._page_of(number).copy() for number in page_numbers]
+
+    def put_back(self, pages: list[PartitionPage]) -> None:
+        """Replace pages by what they were."""
+        for page in pages:
+            changed = self._page_of(page.number)
+            self.entries += page.total - changed.total
+            self.size += page.size - changed.size
+            self._pages[page.number] = page
 
     def clear(self) -> None:
         """Forget everything."""
