@@ -31,6 +31,7 @@ Figures = dict[str, float]
 
 MUST_HOLD: list[tuple[str, str, str, float]] = [
     ("add with group sync, random due times over 2 years", "add_per_s", ">=", 150_000),
+    ("… of the rate at which RocksDB alone takes them", "add_over_plain_puts", ">=", 0),
     ("drain due entries with payload, from disk", "drain_disk_per_s", ">=", 400_000),
     ("drain due entries with payload, near term", "drain_memory_per_s", ">=", 400_000),
     ("memory of a near-term entry, beside its value (B)", "near_term_bytes", "<=", 40),

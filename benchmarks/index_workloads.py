@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, SPAN_MS, WIDTH_MS, pay
 from bridge import collector
 from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex
 from tracker.bulk_load import BulkLoad, rest_after
+from tracker.keys import encode_key
 
 TOPIC = "persistent://public/default/index-benchmark"
 SLICE = 500
@@ -61,7 +62,7 @@ def group_sync(store: Store) -> Iterator[None]:
         store.sync()
 
 
-def add_all(index: TopicIndex, batches: list[list[NewEntry]]) -> list[float]:
+def add_all(index: TopicIndex, batches: Iterable[list[NewEntry]]) -> list[float]:
     """Add; return how long each slice took, in seconds."""
     took = []
     for batch in batches:
@@ -80,6 +81,20 @@ def drain(index: TopicIndex, name: str, now_ms: int, at_most: int) -> tuple[int,
     return count, time.perf_counter() - started
 
 
+def plain_puts(path: Path, batches: list[list[NewEntry]]) -> float:
+    """What RocksDB alone does with the same entries and the same options, in seconds."""
+    with Store.open(path) as store:
+        family = store.open_topic(TOPIC)
+        started = time.perf_counter()
+        with group_sync(store):
+            for entries in batches:
+                batch = store.new_batch()
+                for due, ledger, entry, _, raw in entries:
+                    batch.put(encode_key(due, ledger, entry), raw, family.handle)
+                store.write(batch)
+        return time.perf_counter() - started
+
+
 def add(path: Path, count: int) -> Figures:
     with Store.open(path) as store:
         index = TopicIndex(store, TOPIC)
@@ -91,7 +106,11 @@ def add(path: Path, count: int) -> Figures:
             took = add_all(index, batches)
         seconds = time.perf_counter() - started
     took.sort()
-    return {"add_per_s": count / seconds, "add_slice_p99_ms": took[len(took) * 99 // 100] * 1000}
+    return {
+        "add_per_s": count / seconds,
+        "add_slice_p99_ms": took[len(took) * 99 // 100] * 1000,
+        "add_over_plain_puts": plain_puts(path.with_name("plain"), batches) / seconds,
+    }
 
 
 def drain_both(path: Path, count: int) -> Figures:
@@ -161,11 +180,8 @@ def instant(path: Path, count: int) -> Figures:
         view.active = True
         while index.prefetch(due_ms - 1_000, 1_000):
             pass
-        batches = list(slices(0, count, lambda _: due_ms))
         before = resident()
-        add_all(index, batches)
-        del batches
-        gc.collect()
+        add_all(index, slices(0, count, lambda _: due_ms))
         while index.prefetch(due_ms - 1_000, 1_000):
             pass
         assert not index.due(view, due_ms - 1, DRAIN)

@@ -2,9 +2,10 @@
 
 from tracker.ack_set import AckedRange, AckSet, iter_ranges, parse_ranges
 from tracker.entries import DueEntry, NewEntry
+from tracker.errors import DataDirectoryLocked, StoreError, UnsupportedFormat
 from tracker.keys import KEY_LENGTH, decode_key, encode_key
 from tracker.position import EARLIEST, Position
-from tracker.store import DataDirectoryLocked, Store, StoreError, UnsupportedFormat
+from tracker.store import Store
 from tracker.topic_index import TimePartition, TopicIndex
 from tracker.view import SubscriptionView
 

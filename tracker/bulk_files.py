@@ -20,10 +20,10 @@ from rocksdict import SstFileWriter
 
 from tracker import limits
 from tracker.bulk_counters import BulkCounters, BulkPartition
+from tracker.database import table_options
 from tracker.keys import KEY_LENGTH, decode_key
 from tracker.position import Position
 from tracker.positions import BLOCK_SHIFT, PlacedEntry, encode_records
-from tracker.store import table_options
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -130,9 +130,12 @@ def check_file(directory: Path, file: TableFile) -> None:
     path, crc = directory / file.name, 0
     try:
         size = path.stat().st_size
-        with path.open("rb") as source:
+        with path.open("rb", buffering=0) as source:
+            read = 0
             while block := source.read(limits.VERIFY_BYTES):
-                crc = zlib.crc32(block, crc)
+                if read % limits.VERIFY_AHEAD_BYTES == 0 and hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(source.fileno(), read, 2 * limits.VERIFY_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+                crc, read = zlib.crc32(block, crc), read + len(block)
                 time.sleep(limits.VERIFY_REST_S)
             os.fsync(source.fileno())
     except OSError as error:

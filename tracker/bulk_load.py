@@ -241,7 +241,9 @@ class BulkRecords:
         for number, first, end in counters.pages():
             table.merge(number, [column[first:end] for column in counters.columns])
         try:
-            self._index.write_pages(pages, [(key, _DONE)])
+            batch = self._store.new_batch()
+            batch.put(key, _DONE)
+            self._index.write_pages(pages, batch)
         except BaseException:
             table.put_back(before)
             raise

@@ -89,11 +89,10 @@ class Damage:
         record = encode_counters(known.entries, known.size, known.lowest, known.highest)
         batch = self._store.new_batch()
         self._families.stage_moves(batch, {known.number})
+        batch.put(self._keys.quarantine(known.number), record)
         self._index.table.remove(known)
         try:
-            self._index.write_pages(
-                [known.number // PAGE_PARTITIONS], [(self._keys.quarantine(known.number), record)], batch
-            )
+            self._index.write_pages([known.number // PAGE_PARTITIONS], batch)
         except BaseException:
             self._index.table.put(known)
             raise
@@ -179,7 +178,7 @@ class Damage:
             batch.put(key, value, handle)
         copy = copy.with_more(placed)
         if len(placed) == limit:
-            self._index.write_pages([], [], batch)
+            self._index.write_pages([], batch)
             self._copy = copy
         else:
             self._copy = None
@@ -194,7 +193,7 @@ class Damage:
         if copy.counters is not None:
             table.put(copy.counters)
         try:
-            self._index.write_pages([number // PAGE_PARTITIONS], [], batch)
+            self._index.write_pages([number // PAGE_PARTITIONS], batch)
         except BaseException:
             if copy.counters is not None:
                 table.remove(copy.counters)
@@ -206,7 +205,7 @@ class Damage:
         self._index.clear_journal()
         batch = self._store.new_batch()
         self._families.stage_switch(batch)
-        self._index.write_pages([], [], batch, second=not self._families.second)
+        self._index.write_pages([], batch, second=not self._families.second)
         self._index.families_switched()
 
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from tracker import limits
 from tracker.entries import DueEntry
+from tracker.errors import StoreError
 from tracker.keys import key_time, successor, time_bound
 from tracker.partitions import PartitionTable
 from tracker.reader import DiskReader
-from tracker.store import StoreError
 from tracker.view import SubscriptionView
 from tracker.window import NearTermWindow
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tracker.database import TopicFamily
 from tracker.records import TopicKeys, number_of
-from tracker.store import Store, TopicFamily
+from tracker.store import Store
 
 
 class EntryFamilies:

@@ -63,6 +63,9 @@ VERIFY_BYTES = 64 * 1024
 """Read of a file between two rests to see whether it is whole: 0.05 ms, for which a thread that delivers may have to
 wait on a busy machine."""
 
+VERIFY_AHEAD_BYTES = 4 * 1024 * 1024
+"""Read from the disk ahead of that, at most twice as much."""
+
 VERIFY_REST_S = 0.0001
 """The rest."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracker.database import TopicFamily
+from tracker.errors import StoreError
 from tracker.keys import KEY, KEY_LENGTH
 from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters, PartitionPage
 from tracker.partitions import ANY_PARTITION
 from tracker.positions import PlacedEntry, encode_records
 from tracker.records import TopicKeys, TopicRecord, decode_counters, is_first_format, number_of
-from tracker.store import Store, StoreError, TopicFamily
+from tracker.store import Store
 
 _SLICE = 10_000
 

@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tracker.columns import pack_column, unpack_column
+from tracker.database import TopicFamily
+from tracker.errors import StoreError, is_damage
 from tracker.families import EntryFamilies
 from tracker.position import Position
-from tracker.store import StoreError, TopicFamily, is_damage
 
 _KEY = struct.Struct(">BQQQ")
 RECORD_KEY_LENGTH = _KEY.size

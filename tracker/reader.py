@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracker.database import TopicFamily
 from tracker.entries import LONG_COUNT, DueEntry, decode_value
+from tracker.errors import StoreError, is_damage
 from tracker.families import EntryFamilies
 from tracker.keys import KEY, encode_key, key_time
 from tracker.partitions import PartitionTable
-from tracker.store import StoreError, TopicFamily, is_damage
 
 
 class DamagedPartition(StoreError):

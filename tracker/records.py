@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from tracker.errors import StoreError
 from tracker.position import Position
-from tracker.store import StoreError, topic_prefix
+from tracker.store import topic_prefix
 
 _TOPIC, _PAGE, _JOURNAL, _VIEW, _ACKS, _COUNTS, _EXPEDITED, _BULK = b"T", b"G", b"J", b"V", b"A", b"C", b"E", b"B"
 _MOVED, _QUARANTINED = b"M", b"Q"

@@ -3,86 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from filelock import FileLock, Timeout
-from rocksdict import (
-    AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    DBRecoveryMode,
-    IngestExternalFileOptions,
-    Options,
-    Rdict,
-    WriteBatch,
-)
+from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, WriteBatch
 
 from tracker import limits
+from tracker.damage_notes import DamageNotes
+from tracker.database import NotOpen, TopicFamily, family_options, open_database
+from tracker.errors import DataDirectoryLocked, StoreError, UnsupportedFormat
 
 DATA_FORMAT = 2
 """Version of the records and keys this code writes; 1 is read, and brought up to this topic by topic."""
 
 _FORMAT_KEY = b"!format"
 _FAMILY_PREFIXES = ("topic:", "second:")
-_DEFAULT_FAMILY = "default"
 _LOCK_NAME = "bridge.lock"
 _PROBE_NAME = "bridge.probe"
-_DAMAGED_NAME = "bridge.damaged"
-_LOG_PREFIX = "log:"
-
-
-class StoreError(Exception):
-    """The data directory cannot be used as asked."""
-
-
-class DataDirectoryLocked(StoreError):
-    """Another process holds the data directory."""
-
-
-class UnsupportedFormat(StoreError):
-    """The data directory was written by a newer version."""
-
-
-class _NotOpen:
-    """In the place of a database, or of a part of it, that is not open: who reads is told why."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __contains__(self, key: object) -> bool:
-        self._refuse()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise StoreError(self._reason)
-
-
-class TopicFamily:
-    """One topic's column family: `reader` for gets and iterators, `handle` for write batches.
-
-    `Store.recover` changes both, then calls `on_recovered`: what is on disk may be less or more than was written.
-    """
-
-    def __init__(self, reader: Any, handle: Any) -> None:
-        """Hold the two handles until the store drops them."""
-        self.reader = reader
-        self.handle = handle
-        self.on_recovered: Callable[[], None] | None = None
-
-    def close(self, reason: str) -> None:
-        """Let go of the handles: RocksDB keeps its lock while any is alive."""
-        self.reader, self.handle = _NotOpen(reason), None
 
 
 class Store:
@@ -93,7 +36,13 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, lock: FileLock, database: Any, cache: Any, at_boundary: Callable[[str], None] | None = None
+        self,
+        path: Path,
+        lock: FileLock,
+        database: Any,
+        cache: Any,
+        notes: DamageNotes,
+        at_boundary: Callable[[str], None] | None = None,
     ) -> None:
         """Use `Store.open`."""
         self.path = path
@@ -103,7 +52,7 @@ class Store:
         self._cache = cache
         self._at_boundary = at_boundary
         self._families: dict[str, TopicFamily] = {}
-        self._damaged = _damaged_families(path)
+        self._notes = notes
         self._sync_lock = threading.Lock()
         self._reclaim_lock = threading.Lock()
         self._closed = False
@@ -129,8 +78,9 @@ class Store:
             raise StoreError(f"cannot lock the data directory {path}: {error}") from error
         try:
             cache = Cache(limits.BLOCK_CACHE_BYTES)
-            database = _open_database(path, cache)
-            store = cls(path, lock, database, cache, at_boundary)
+            notes = DamageNotes(path)
+            database = open_database(path, cache, notes)
+            store = cls(path, lock, database, cache, notes, at_boundary)
         except Exception as error:
             lock.release()
             raise StoreError(f"cannot open the data directory {path}: {error}") from error
@@ -165,7 +115,7 @@ class Store:
             return known
         if name not in self._stored_families():
             self._change_at_once(
-                "create", lambda: self._database.create_column_family(name, _family_options(self._cache))
+                "create", lambda: self._database.create_column_family(name, family_options(self._cache))
             )
         family = TopicFamily(None, None)
         try:
@@ -184,7 +134,7 @@ class Store:
             family.close(f"the index of {topic} was dropped")
         if name in self._stored_families():
             self._change_at_once("drop", lambda: self._database.drop_column_family(name))
-        self._note_damaged(self._damaged - {name})
+        self._notes.set_damaged(name, False)
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's index and records; nothing happens when there is none. Raises StoreError."""
@@ -195,7 +145,7 @@ class Store:
 
     def is_damaged(self, topic: str, second: bool) -> bool:
         """Tell whether `set_damaged` was called for a column family that is still there."""
-        return _FAMILY_PREFIXES[second] + topic in self._damaged
+        return self._notes.is_damaged(_FAMILY_PREFIXES[second] + topic)
 
     def set_damaged(self, topic: str, second: bool) -> None:
         """Have a column family's files left as they are from now on. Raises StoreError.
@@ -203,22 +153,17 @@ class Store:
         RocksDB rewrites files in the background; one that it cannot read ends all writing, in every topic.
         """
         name = _FAMILY_PREFIXES[second] + topic
-        self._note_damaged(self._damaged | {name})
+        self._notes.set_damaged(name, True)
         reader = self.open_family(topic, second).reader
         self._change("options", lambda: reader.set_options({"disable_auto_compactions": "true"}))
 
-    def _note_damaged(self, names: set[str]) -> None:
-        if names != self._damaged:
-            _note_damaged(self.path, names)
-            self._damaged = names
-
     def lost_writes(self, topic: str, second: bool) -> bool:
         """Tell whether any of a topic's writes may be missing, for the log was damaged: until `forget_lost_writes`."""
-        return _LOG_PREFIX + _FAMILY_PREFIXES[second] + topic in self._damaged
+        return self._notes.has_lost_writes(_FAMILY_PREFIXES[second] + topic)
 
     def forget_lost_writes(self, topic: str, second: bool) -> None:
         """Note that what may be missing is known of. Raises StoreError."""
-        self._note_damaged(self._damaged - {_LOG_PREFIX + _FAMILY_PREFIXES[second] + topic})
+        self._notes.forget_lost_writes(_FAMILY_PREFIXES[second] + topic)
 
     def new_batch(self) -> Any:
         """Return an empty write batch: `put(key, value[, handle])`, `delete`, `delete_range`."""
@@ -387,14 +332,14 @@ class Store:
         with contextlib.suppress(Exception):  # it says again what has failed, and is closed all the same
             database.close()
         del database
-        self._database = _open_database(self.path, self._cache, access)
+        self._database = open_database(self.path, self._cache, self._notes, access)
         for name, family in self._families.items():
             self._attach(name, family)
 
     def _let_go(self, reason: str) -> Any:
         for family in self._families.values():
             family.close(reason)
-        database, self._database = self._database, _NotOpen(reason)
+        database, self._database = self._database, NotOpen(reason)
         return database
 
     def _attach(self, name: str, family: TopicFamily) -> None:
@@ -440,101 +385,3 @@ def topic_prefix(topic: str) -> bytes:
     """Return what every metadata key of a topic starts with: its length first, so that no topic prefixes another."""
     name = topic.encode()
     return b"t" + len(name).to_bytes(4, "big") + name
-
-
-def _damaged_families(path: Path) -> set[str]:
-    try:
-        return set(json.loads((path / _DAMAGED_NAME).read_text()))
-    except FileNotFoundError:
-        return set()
-
-
-def _note_damaged(path: Path, names: set[str]) -> None:
-    # In a file of its own: it must be known before the database is opened.
-    draft = path / f"{_DAMAGED_NAME}.new"
-    try:
-        draft.write_text(json.dumps(sorted(names)))
-        draft.replace(path / _DAMAGED_NAME)
-    except OSError as error:
-        raise StoreError(f"cannot write to {path}: {error}") from error
-
-
-def _open_database(path: Path, cache: Any, access: Any = None) -> Any:
-    """Open what is there; without `access` it may be nothing yet."""
-    known = access is not None or (path / "CURRENT").exists()
-    families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
-    access = AccessType.read_write() if access is None else access
-    damaged = _damaged_families(path)
-
-    def attempt(checked: bool) -> Any:
-        database_options = _database_options(cache)
-        database_options.set_paranoid_checks(checked)
-        options = {name: _family_options(cache, name in damaged or not checked) for name in families}
-        return Rdict(str(path), database_options, options, access)
-
-    try:
-        return attempt(checked=True)
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        if "ahead of WALs" in str(error) or "beyond the point of corruption" in str(error):
-            # The log is damaged before the end of what some files hold: which writes are missing cannot be known.
-            _note_damaged(path, damaged | {_LOG_PREFIX + name for name in families})
-        # Truncated files keep the database from opening at all; what is in the others can be read all the same.
-        return attempt(checked=False)
-
-
-def is_damage(error: Exception) -> bool:
-    """Tell whether RocksDB speaks of files that are not as it wrote them."""
-    text = str(error)
-    return "Corruption" in text or "No such file" in text or "too short" in text
-
-
-def _database_options(cache: Any) -> Any:
-    options = _family_options(cache)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_db_write_buffer_size(limits.DB_WRITE_BUFFER_BYTES)
-    options.set_max_total_wal_size(limits.MAX_WAL_BYTES)
-    options.set_max_open_files(limits.MAX_OPEN_FILES)
-    options.set_keep_log_file_num(limits.INFO_LOG_FILES)
-    options.set_max_log_file_size(limits.INFO_LOG_BYTES)
-    options.set_max_background_jobs(2)
-    options.set_stats_dump_period_sec(0)
-    options.set_allow_concurrent_memtable_write(False)  # one thread writes: no need to pay for more
-    options.set_paranoid_checks(True)  # without, writes go on after a failed flush that is never taken up again
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())  # a record that was being written is left out
-    options.set_skip_stats_update_on_db_open(True)  # it would read a block of every file
-    return options
-
-
-def table_options(cache: Any = None) -> Any:
-    """Return how table files are written."""
-    options = Options(raw_mode=True)
-    tables = BlockBasedOptions()
-    if cache is not None:
-        tables.set_block_cache(cache)
-    tables.set_format_version(limits.TABLE_FORMAT)
-    tables.set_block_size(limits.BLOCK_BYTES)
-    # Index blocks are read when needed: of all entries they would take more memory than everything else.
-    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
-    tables.set_cache_index_and_filter_blocks(True)
-    tables.set_pin_top_level_index_and_filter(True)
-    options.set_block_based_table_factory(tables)
-    options.set_compression_type(DBCompressionType.zstd())
-    return options
-
-
-def _family_options(cache: Any, damaged: bool = False) -> Any:
-    options = table_options(cache)
-    options.set_disable_auto_compactions(damaged)
-    options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
-    options.set_level_compaction_dynamic_level_bytes(True)
-    # What was just written is rewritten soon, and again on the first levels: compressing it well each time would cost a
-    # third of the rate of writing. The levels below hold nearly all of a large index.
-    options.set_compression_per_level(
-        [DBCompressionType.none(), DBCompressionType.lz4(), *[DBCompressionType.zstd()] * 5]
-    )
-    options.set_level_zero_file_num_compaction_trigger(limits.FRESH_FILES)
-    return options

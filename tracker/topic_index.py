@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 from tracker import checks, limits
 from tracker.bulk_load import BulkRecords
+from tracker.consumed import ConsumedPartitions
 from tracker.counts import Counts
 from tracker.damage import Damage
 from tracker.due_reader import DueReader
 from tracker.entries import DueEntry, NewEntry, encode_value
+from tracker.errors import StoreError
 from tracker.families import EntryFamilies
 from tracker.journal import Journal
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, clamp_timestamp, encode_key, key_time, time_bound
 from tracker.lifecycle import PartitionState, state_of
 from tracker.migration import migrate
-from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
+from tracker.partition_page import PartitionCounters
 from tracker.partitions import ANY_PARTITION, PartitionTable
 from tracker.position import Position
-from tracker.positions import PlacedEntry, PositionIndex, encode_records, records_below
+from tracker.positions import PlacedEntry, PositionIndex, encode_records
 from tracker.reader import DiskReader
 from tracker.records import TopicKeys, TopicRecord, check_width
 from tracker.search import Search, Standing
-from tracker.store import Store, StoreError
+from tracker.store import Store
 from tracker.view import SubscriptionView
 from tracker.view_records import ViewRecords
 from tracker.window import NearTermWindow
@@ -85,8 +86,7 @@ class TopicIndex:
         self.search = Search(self.positions, self.reader)
         self._due = DueReader(self.window, self.reader, self.table)
         self._journal = Journal(store, self._keys, self.table)
-        self._next_examined = 0
-        self._bytes_dropped = 0
+        self._consumed = ConsumedPartitions(self, store, self.families, self._due)
         self._load()
         self.bulk = BulkRecords(self, store, self._keys)
         self._views = ViewRecords(store, self._keys, self.table)
@@ -287,72 +287,27 @@ class TopicIndex:
 
         One write; the floor rises to the highest position dropped. Looks at a bounded number of partitions a call.
         """
-        dropped = [known for known in self._examined(now_ms) if self._is_consumed(known)]
-        if not dropped:
-            return 0
-        highest = max(known.highest for known in dropped)
-        record = replace(
-            self._record,
-            floor=max(self._floor(), highest),
-            dropped=max(self._record.dropped or highest, highest),
-            dropped_number=max(self._record.dropped_number, dropped[-1].number),
-            written=self._record.written + 1,
-        )
-        batch = self._store.new_batch()
-        for known in dropped:
-            for family in self.families.all():
-                batch.delete_range(known.first_key, known.end_key, family.handle)
-            self.table.remove(known)
-        pages = sorted({known.number // PAGE_PARTITIONS for known in dropped})
-        self._journal.stage_pages(batch, pages, record.written)
-        if not self.table.loading:
-            harvested = self._harvested()
-            lowest = self.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
-            for family in self.families.all():
-                batch.delete_range(*records_below(lowest), family.handle)
-        # Entries may come to these partitions again, while the stored counters still speak of those that went.
-        uncounted = self._views.stage_uncounted(batch, self._views.by_name.values())
-        try:
-            self._write_topic(record, batch)
-        except StoreError:
-            for known in dropped:
-                self.table.put(known)
-            raise
-        self._views.staged_uncounted(uncounted)
-        self._journal.stored_pages(pages, record.written)
-        self.table.dropped_number = record.dropped_number
-        for known in dropped:
-            self.window.remove_range(known.first_key, known.end_key)
-            for view in self._views.by_name.values():
-                view.counter.forget(known.number)
-        self._due.invalidate()
-        self._bytes_dropped += sum(known.size for known in dropped)
-        return len(dropped)
+        return self._consumed.drop(now_ms)
 
     @property
     def has_space_to_reclaim(self) -> bool:
         """Whether enough was dropped to make `reclaim` worth its while."""
-        return self._bytes_dropped >= limits.RECLAIM_BYTES and not self.families.damaged
+        return self._consumed.has_space_to_reclaim
 
     def reclaim(self) -> None:
         """Give back the disk space of dropped partitions. Blocks: call it from a thread. Raises StoreError."""
-        self._bytes_dropped = 0
-        self._store.reclaim(self.families.main, self.low_water_key)
+        self._consumed.reclaim(self.low_water_key)
 
     # --- for bulk loads and damage
 
-    def write_pages(
-        self, pages: list[int], records: list[tuple[Key, Key]], batch: Any = None, second: bool | None = None
-    ) -> None:
-        """Write changed pages of partition counters and other records along with them."""
-        batch = self._store.new_batch() if batch is None else batch
-        record = replace(
-            self._record,
-            written=self._record.written + 1,
-            second=self._record.second if second is None else second,
-        )
-        for key, value in records:
-            batch.put(key, value)
+    @property
+    def record(self) -> TopicRecord:
+        """What is stored of the topic itself."""
+        return self._record
+
+    def write_pages(self, pages: list[int], batch: Any, **changes: Any) -> None:
+        """Write changed pages of partition counters along with a batch and changes of the topic's record."""
+        record = replace(self._record, written=self._record.written + 1, **changes)
         self._journal.stage_pages(batch, pages, record.written)
         uncounted = self._views.stage_uncounted(batch, self._views.by_name.values())
         self._write_topic(record, batch)
@@ -459,22 +414,13 @@ class TopicIndex:
         if self._journal.is_long:
             self._record = self._journal.store_some(self._record, limits.JOURNAL_PAGES)
         batch = self._store.new_batch()
-        put, handle, pack = batch.put, self.families.main.handle, KEY.pack
-        handle_of = self.damage.handle_of if self.families.damaged else None
+        pairs, placed = _encoded(entries)
+        handle, handle_of = self.families.main.handle, self.damage.handle_of if self.families.damaged else None
+        put = batch.put
+        for key, value in pairs:
+            put(key, value, handle if handle_of is None else handle_of(key_time(key)))
         low, high = self.window.low, self.window.high
-        new, cls = tuple.__new__, PlacedEntry  # half the time of calling the class
-        placed: list[PlacedEntry] = []
-        near: list[tuple[Key, Key]] = []
-        for deliver_at, ledger, entry, messages, raw in entries:
-            if not 0 <= deliver_at <= MAX_TIMESTAMP_MS:
-                deliver_at = clamp_timestamp(deliver_at)
-            key = pack(deliver_at, ledger, entry)
-            value = encode_value(messages, raw)
-            put(key, value, handle if handle_of is None else handle_of(deliver_at))
-            placed.append(new(cls, (ledger, entry, deliver_at, KEY_LENGTH + len(value))))
-            if low <= key < high:
-                near.append((key, value))
-        placed.sort()
+        near = [pair for pair in pairs if low <= pair[0] < high]
         record = replace(self._record, harvested=harvested, written=self._record.written + bool(entries))
         acked = self._acked_already(placed)
         uncounted = self._views.stage_uncounted(batch, self._miscounted(acked) if placed else [])
@@ -531,28 +477,20 @@ class TopicIndex:
             if late:
                 view.note_late([pack(time, ledger, entry) for ledger, entry, time, _ in late])
 
-    def _examined(self, now_ms: int) -> list[PartitionCounters]:
-        """Return the passed partitions to look at in this call: the next ones, round and round."""
-        if not self._views.by_name:
-            return []
-        now_key = time_bound(now_ms)
-        known = list(islice(self.table.from_number(self._next_examined), limits.DROP_EXAMINED_MAX))
-        passed = [partition for partition in known if partition.end_key <= now_key]
-        complete = len(passed) < limits.DROP_EXAMINED_MAX
-        self._next_examined = 0 if complete else passed[-1].number + 1
-        return passed
 
-    def _is_consumed(self, known: PartitionCounters) -> bool:
-        return all(self._is_done(view, known) for view in self._views.by_name.values())
-
-    def _is_done(self, view: SubscriptionView, known: PartitionCounters) -> bool:
-        if known.highest <= view.mark_delete_position:
-            return True
-        if view.counter.settled and view.counter.acked_in(known.number) == known.entries:
-            return True
-        if view.held_in(known.number):
-            return False
-        if known.first_key < view.cursor < known.end_key and self._due.is_read_to(view, known.end_key):
-            # The partition has passed: the cursor leaves it although nothing after it was asked for.
-            view.cursor = known.end_key
-        return view.cursor >= known.end_key
+def _encoded(entries: list[NewEntry]) -> tuple[list[tuple[Key, Key]], list[PlacedEntry]]:
+    """Return the stored (key, value) pairs in key order, and the entries by position, in that order."""
+    pack = KEY.pack
+    new, cls = tuple.__new__, PlacedEntry  # half the time of calling the class
+    pairs: list[tuple[Key, Key]] = []
+    placed: list[PlacedEntry] = []
+    for deliver_at, ledger, entry, messages, raw in entries:
+        if not 0 <= deliver_at <= MAX_TIMESTAMP_MS:
+            deliver_at = clamp_timestamp(deliver_at)
+        value = encode_value(messages, raw)
+        pairs.append((pack(deliver_at, ledger, entry), value))
+        placed.append(new(cls, (ledger, entry, deliver_at, KEY_LENGTH + len(value))))
+    # RocksDB finds the place of a key faster when it lies right after the one before.
+    pairs.sort()
+    placed.sort()
+    return pairs, placed

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tracker.ack_set import AckSet
+from tracker.errors import StoreError
 from tracker.keys import KEY_LENGTH
 from tracker.partitions import PartitionTable
 from tracker.records import TopicKeys, decode_view, encode_view, number_of
-from tracker.store import Store, StoreError
+from tracker.store import Store
 from tracker.view import SubscriptionView
 
 

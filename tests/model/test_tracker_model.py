@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
+from tracker import database as database_module
 from tracker import store as store_module
 from tracker.position import EARLIEST
 from tracker.search import Query, Standing
@@ -37,7 +38,12 @@ def quiet_family_options(cache: Any, damaged: bool = False) -> Any:
     return options
 
 
-family_options = store_module._family_options
+family_options = database_module.family_options
+
+
+def patch_family_options(options: Any) -> None:
+    for module in (database_module, store_module):
+        setattr(module, "family_options", options)  # noqa: B010
 
 
 class ViewModel:
@@ -64,7 +70,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
-        store_module._family_options = quiet_family_options
+        patch_family_options(quiet_family_options)
         self.generation = 0
         self.store = Store.open(self.root / "0")
         self.index: TopicIndex
@@ -93,7 +99,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES = self.limits
-        store_module._family_options = family_options
+        patch_family_options(family_options)
         self.store.close()
         shutil.rmtree(self.root)
 

@@ -341,7 +341,7 @@ def test_reads_say_so_when_nothing_can_be_opened(
         raise OSError("input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_open_database", fail)
+        patch.setattr(store_module, "open_database", fail)
         with pytest.raises(StoreError, match="input/output error"):
             faulty.recover()
         family = faulty.open_topic(TOPIC)

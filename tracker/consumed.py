@@ -1,0 +1,112 @@
+"""Dropping time partitions that have passed and that no view needs any more, and giving their disk space back."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tracker import limits
+from tracker.due_reader import DueReader
+from tracker.families import EntryFamilies
+from tracker.keys import time_bound
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
+from tracker.position import Position
+from tracker.positions import records_below
+from tracker.store import Store
+from tracker.view import SubscriptionView
+
+if TYPE_CHECKING:
+    from tracker.topic_index import TopicIndex
+
+
+class ConsumedPartitions:
+    """Looks at a bounded number of partitions a call, the next ones each time, round and round."""
+
+    def __init__(self, index: TopicIndex, store: Store, families: EntryFamilies, due: DueReader) -> None:
+        """Drop partitions of an index."""
+        self._index = index
+        self._store = store
+        self._families = families
+        self._due = due
+        self._next_examined = 0
+        self._bytes_dropped = 0
+
+    def drop(self, now_ms: int) -> int:
+        """Drop partitions in one write; return how many. The floor rises to the highest position dropped."""
+        views = self._index.views().values()
+        known = self._examined(now_ms) if views else []
+        dropped = [each for each in known if all(self._is_done(view, each) for view in views)]
+        if dropped:
+            self._drop(dropped)
+        return len(dropped)
+
+    @property
+    def has_space_to_reclaim(self) -> bool:
+        """Whether enough was dropped to make `reclaim` worth its while."""
+        return self._bytes_dropped >= limits.RECLAIM_BYTES and not self._families.damaged
+
+    def reclaim(self, end: bytes) -> None:
+        """Give back the disk space of what was dropped before a key. Blocks: call it from a thread."""
+        self._bytes_dropped = 0
+        self._store.reclaim(self._families.main, end)
+
+    def _examined(self, now_ms: int) -> list[PartitionCounters]:
+        now_key = time_bound(now_ms)
+        known = list(islice(self._index.table.from_number(self._next_examined), limits.DROP_EXAMINED_MAX))
+        passed = [partition for partition in known if partition.end_key <= now_key]
+        complete = len(passed) < limits.DROP_EXAMINED_MAX
+        self._next_examined = 0 if complete else passed[-1].number + 1
+        return passed
+
+    def _is_done(self, view: SubscriptionView, known: PartitionCounters) -> bool:
+        if known.highest <= view.mark_delete_position:
+            return True
+        if view.counter.settled and view.counter.acked_in(known.number) == known.entries:
+            return True
+        if view.held_in(known.number):
+            return False
+        if known.first_key < view.cursor < known.end_key and self._due.is_read_to(view, known.end_key):
+            # The partition has passed: the cursor leaves it although nothing after it was asked for.
+            view.cursor = known.end_key
+        return view.cursor >= known.end_key
+
+    def _drop(self, dropped: list[PartitionCounters]) -> None:
+        index, table = self._index, self._index.table
+        record = index.record
+        highest = max(known.highest for known in dropped)
+        dropped_number = max(record.dropped_number, dropped[-1].number)
+        batch = self._store.new_batch()
+        for known in dropped:
+            for family in self._families.all():
+                batch.delete_range(known.first_key, known.end_key, family.handle)
+            table.remove(known)
+        if not table.loading:
+            self._clear_positions(batch)
+        try:
+            # Entries may come to these partitions again, while the views' stored counters still speak of those that
+            # went: `write_pages` marks them.
+            index.write_pages(
+                sorted({known.number // PAGE_PARTITIONS for known in dropped}),
+                batch,
+                floor=max(record.floor or highest, highest),
+                dropped=max(record.dropped or highest, highest),
+                dropped_number=dropped_number,
+            )
+        except BaseException:
+            for known in dropped:
+                table.put(known)
+            raise
+        table.dropped_number = dropped_number
+        for known in dropped:
+            index.window.remove_range(known.first_key, known.end_key)
+            for view in index.views().values():
+                view.counter.forget(known.number)
+        self._due.invalidate()
+        self._bytes_dropped += sum(known.size for known in dropped)
+
+    def _clear_positions(self, batch: object) -> None:
+        """Delete the position records below every entry that is left."""
+        harvested = self._index.harvested_position or Position(0, 0)
+        lowest = self._index.table.lowest_position() or Position(harvested.ledger, harvested.entry + 1)
+        for family in self._families.all():
+            batch.delete_range(*records_below(lowest), family.handle)  # type: ignore[attr-defined]
