@@ -432,9 +432,9 @@ class TrackedTopic:
         if index is None or ownership is None or self.role != "owner":
             return
         self._persist_views(index)
-        if index.damage.ranges and not self._healing and self._gaps is not None:
+        if index.damage.is_any and not self._healing and self._gaps is not None:
             self._healing = True
-            self._spawn(self._heal(self._gaps))
+            self._spawn(self._heal(index, self._gaps))
         views = index.views()
         if self._synced_position is None or not all(view.covered for view in views.values()):
             return
@@ -446,9 +446,15 @@ class TrackedTopic:
                 ownership.keep(*keep)
                 self._kept = keep
 
-    async def _heal(self, gaps: GapFiller) -> None:
+    async def _heal(self, index: TopicIndex, gaps: GapFiller) -> None:
+        """Read damaged ranges again, and move the rest out of the files they are in."""
         try:
             await gaps.heal()
+            while index is self.index and index.damage.move_some():
+                self._around.mark_dirty(self)
+                await asyncio.sleep(limits.MOVE_REST_S)
+        except StoreError as error:
+            self._cannot_store(error)
         finally:
             self._healing = False
 

@@ -142,7 +142,12 @@ class Damage:
         self._families.stage_moves(batch, new)
         return new
 
-    def move_some(self, limit: int) -> bool:
+    @property
+    def is_any(self) -> bool:
+        """Whether ranges are to be filled again, or damaged files to be left."""
+        return bool(self._known) or self._families.damaged
+
+    def move_some(self, limit: int = limits.MOVE_ENTRIES) -> bool:
         """Move at most about `limit` entries out of the damaged family; return True when some are left.
 
         Raises StoreError; then they are where they were.

@@ -229,7 +229,7 @@ class TopicIndex:
     def persist_views(self) -> int:
         """Write what changed in the views since the last call, unsynced; return the records written."""
         self.settle(limits.SETTLE_BLOCKS)
-        self.damage.move_some(limits.MOVE_ENTRIES)
+        self.damage.move_some()
         return self._views.persist()
 
     def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = limits.DUE_BYTES) -> list[DueEntry]:
