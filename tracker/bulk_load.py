@@ -8,7 +8,7 @@ the index is opened again, the presence of the group's first key tells on which 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +35,10 @@ class BulkLoad:
     All of it may be repeated after a crash, with the same files: what is in already is passed over.
     """
 
-    def __init__(self, index: TopicIndex, directory: Path) -> None:
+    def __init__(self, index: TopicIndex, directory: Path, rest: Callable[[], object] = lambda: None) -> None:
         """Read the manifest; raises BulkError when it does not fit the index.
+
+        `rest` is called now and then while files are verified; let it sleep for `limits.VERIFY_REST_S`.
 
         The files are to be on the file system of the index, else they are copied, which holds everything up. They
         stay: remove them when all is finished.
@@ -44,6 +46,7 @@ class BulkLoad:
         self.manifest = manifest = Manifest.read(directory)
         self._index = index
         self._directory = directory
+        self._rest = rest
         harvested = index.harvested_position
         if manifest.topic != index.topic:
             raise BulkError(f"the files in {directory} are of {manifest.topic}, not of {index.topic}")
@@ -74,13 +77,13 @@ class BulkLoad:
     def verify(self, group: Group) -> None:
         """Raise BulkError when one of a group's files is missing or damaged."""
         for file in (group.partitions, *group.files):
-            check_file(self._directory, file)
+            check_file(self._directory, file, self._rest)
 
     def verify_positions(self) -> None:
         """Raise BulkError when a position file is missing or damaged."""
         if self._needs_positions():
             for file in self.manifest.positions:
-                check_file(self._directory, file)
+                check_file(self._directory, file, self._rest)
 
     def load_positions(self) -> None:
         """Take in the position files: before the first group. Raises StoreError."""
