@@ -1,0 +1,73 @@
+"""Where the cluster is, and who asks."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spark_jobs.errors import LedgerReadError
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach a cluster. `token` and `token_file` exclude each other; a file is read by each task anew."""
+
+    service_url: str
+    web_url: str
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    tls_trust_certs: str | None = None
+    """File of certificates to trust, for `pulsar+ssl` and `https`; the system's when None."""
+    tls_verify_hostname: bool = True
+
+    def auth_token(self) -> str | None:
+        """Return the token to present, None for none. Raises LedgerReadError when its file cannot be read."""
+        if self.token_file is None:
+            return self.token
+        try:
+            return Path(self.token_file).read_text().strip()
+        except OSError as error:
+            raise LedgerReadError(f"cannot read the token file {self.token_file}: {error}") from error
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the TLS settings. Raises LedgerReadError when the certificates cannot be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.tls_trust_certs)
+        except OSError as error:
+            raise LedgerReadError(f"cannot read the certificates {self.tls_trust_certs}: {error}") from error
+        context.check_hostname = self.tls_verify_hostname
+        return context
+
+
+def service_address(url: str) -> tuple[str, int, bool]:
+    """Return host, port and whether it is TLS. Raises LedgerReadError naming the value."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname or port == -1:
+        raise LedgerReadError(f"not a service URL: {url!r} (expected pulsar://host:port or pulsar+ssl://host:port)")
+    secure = parts.scheme == "pulsar+ssl"
+    return parts.hostname, port or (6651 if secure else 6650), secure
+
+
+def access_from(options: Mapping[str, str]) -> Access:
+    """Read the options of a data source: see `source`. Raises LedgerReadError naming what is missing or wrong."""
+    for name in ("serviceUrl", "webUrl"):
+        if not options.get(name):
+            raise LedgerReadError(f"the option {name} is missing")
+    if options.get("authToken") and options.get("authTokenFile"):
+        raise LedgerReadError("give authToken or authTokenFile, not both")
+    service_address(options["serviceUrl"])
+    return Access(
+        options["serviceUrl"],
+        options["webUrl"].rstrip("/"),
+        options.get("authToken") or None,
+        options.get("authTokenFile") or None,
+        options.get("tlsTrustCerts") or None,
+        options.get("tlsVerifyHostname", "true").lower() != "false",
+    )

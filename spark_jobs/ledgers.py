@@ -1,0 +1,92 @@
+"""Which entries there are to read, cut into ranges: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from spark_jobs.errors import LedgerReadError
+from tracker import AckSet, Position, iter_ranges
+
+
+class LedgerRange(NamedTuple):
+    """Entries first..last of one ledger, both included."""
+
+    ledger: int
+    first: int
+    last: int
+
+    @property
+    def entries(self) -> int:
+        """How many entries the range has at most; a compacted or trimmed ledger may have fewer."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """What `internalStats` says of a topic partition: its ledgers' entries, oldest first, and its cursors."""
+
+    last_confirmed: Position
+    ledgers: tuple[tuple[int, int], ...]
+    cursors: dict[str, AckSet] = field(default_factory=dict)
+    read_positions: dict[str, Position] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> TopicState:
+        """Read the broker's answer. Raises LedgerReadError when it lacks what is needed.
+
+        The open ledger is listed with 0 entries, `currentLedgerEntries` has them; cursor names come URL-encoded.
+        """
+        try:
+            sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers", [])}
+            if sizes:
+                newest = max(sizes)
+                sizes[newest] = max(sizes[newest], int(body.get("currentLedgerEntries", 0)))
+            cursors, read_positions = {}, {}
+            for name, cursor in body.get("cursors", {}).items():
+                acks = AckSet(Position.parse(cursor["markDeletePosition"]))
+                acks.merge_ranges(iter_ranges(cursor.get("individuallyDeletedMessages") or "[]"))
+                cursors[unquote(name)] = acks
+                read_positions[unquote(name)] = Position.parse(cursor["readPosition"])
+            return cls(
+                Position.parse(body["lastConfirmedEntry"]), tuple(sorted(sizes.items())), cursors, read_positions
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerReadError(f"internalStats without what is needed: {error!r}") from error
+
+
+def ranges_of(state: TopicState, after: Position, upto: Position, split_entries: int) -> list[LedgerRange]:
+    """Cut the entries in (after, upto] into ranges of at most `split_entries`, oldest first.
+
+    Cuts lie at multiples of `split_entries` in a ledger, wherever reading starts: who resumes finds the same ranges.
+    """
+    if split_entries < 1:
+        raise LedgerReadError(f"a range needs at least one entry, not {split_entries}")
+    upto = min(upto, state.last_confirmed)
+    ranges: list[LedgerRange] = []
+    for ledger, entries in state.ledgers:
+        last = entries - 1
+        if ledger == upto.ledger:
+            last = min(last, upto.entry)
+        first = after.entry + 1 if ledger == after.ledger else 0
+        if ledger < after.ledger or ledger > upto.ledger:
+            continue
+        ranges += _cut(ledger, max(first, 0), last, split_entries)
+    return ranges
+
+
+def grouped(ranges: Iterable[LedgerRange], size: int) -> list[list[LedgerRange]]:
+    """Put neighbours together, at most `size` of them: what one task reads side by side."""
+    every = list(ranges)
+    return [every[start : start + size] for start in range(0, len(every), size)]
+
+
+def _cut(ledger: int, first: int, last: int, split_entries: int) -> list[LedgerRange]:
+    cuts = []
+    while first <= last:
+        end = min(last, (first // split_entries + 1) * split_entries - 1)
+        cuts.append(LedgerRange(ledger, first, end))
+        first = end + 1
+    return cuts

@@ -1,0 +1,31 @@
+"""Every number of the Spark jobs in one place, with its unit and its reason."""
+
+from typing import Final
+
+SPLIT_ENTRIES: Final = 51_200
+"""Entries of one range: a few seconds of reading, so that little is read twice when a task fails. A multiple of 512,
+the positions one record of the index covers: no two files then speak of the same ones."""
+RANGES_PER_TASK: Final = 4
+"""Ranges one task reads at the same time, each on a connection of its own: the broker serves one reader no faster than
+its dispatch loop turns, four together three times as fast."""
+READ_PERMITS: Final = 2_000
+"""Messages a broker may send ahead."""
+RECEIVE_BYTES: Final = 256 * 1024
+"""Taken from a connection at a time."""
+QUEUE_BATCHES: Final = 4
+"""Batches of one range that wait for the task to take them: with those of the other ranges, what a task holds."""
+BATCH_ENTRIES: Final = 2_000
+"""Rows of one Arrow batch …"""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""… and the size of their entries at which it ends sooner."""
+CONNECT_TIMEOUT_S: Final = 10.0
+REQUEST_TIMEOUT_S: Final = 30.0
+STALL_S: Final = 5.0
+"""A reader that is given nothing for so long is looked into, and replaced by another one."""
+GIVE_UP_S: Final = 120.0
+"""Without any progress for so long, a range fails; Spark then tries the task again."""
+RETRY_S: Final = 0.5
+"""Pause before a connection or a reader is opened again."""
+MAX_LOOKUP_REDIRECTS: Final = 20
+
+assert SPLIT_ENTRIES % 512 == 0
