@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_plus
 
 from spark_jobs.errors import LedgerReadError
 from tracker import AckSet, Position, iter_ranges
@@ -48,8 +48,8 @@ class TopicState:
             for name, cursor in body.get("cursors", {}).items():
                 acks = AckSet(Position.parse(cursor["markDeletePosition"]))
                 acks.merge_ranges(iter_ranges(cursor.get("individuallyDeletedMessages") or "[]"))
-                cursors[unquote(name)] = acks
-                read_positions[unquote(name)] = Position.parse(cursor["readPosition"])
+                cursors[unquote_plus(name)] = acks
+                read_positions[unquote_plus(name)] = Position.parse(cursor["readPosition"])
             return cls(
                 Position.parse(body["lastConfirmedEntry"]), tuple(sorted(sizes.items())), cursors, read_positions
             )

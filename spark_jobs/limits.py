@@ -29,3 +29,12 @@ RETRY_S: Final = 0.5
 MAX_LOOKUP_REDIRECTS: Final = 20
 
 assert SPLIT_ENTRIES % 512 == 0
+
+BUCKET_BYTES: Final = 256 * 1024 * 1024
+"""Key and value bytes that one task sorts and writes."""
+SPREAD_POINTS: Final = 500
+"""Points by which the due times of a range are remembered to cut buckets."""
+LOAD_ROWS: Final = 5_000
+"""Rows handed to Spark at a time when what was read is sorted."""
+PROGRESS_S: Final = 1.0
+"""How often progress is told."""

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote_plus
 
 import aiohttp
 
@@ -65,7 +65,7 @@ class AdminClient:
     async def internal_stats(self, topic: str) -> LedgerState:
         """Ledgers and cursors of a topic partition. Raises AdminError."""
         body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats")
-        cursors = {unquote(name): _cursor_state(cursor) for name, cursor in body.get("cursors", {}).items()}
+        cursors = {unquote_plus(name): _cursor_state(cursor) for name, cursor in body.get("cursors", {}).items()}
         sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers", [])}
         if sizes:
             sizes[max(sizes)] = int(body.get("currentLedgerEntries", 0))  # the open ledger is listed with 0 entries

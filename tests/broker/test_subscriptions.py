@@ -3,6 +3,7 @@
 Tests with `any_client` run against the broker as well: there the same must hold, or the expectation is wrong.
 """
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pulsar as pulsar_client
 import pytest
 
+from bridge.broker.admin import AdminClient
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import (
     Clients,
@@ -398,3 +400,17 @@ def test_topic_deleted_and_created_anew(client: Any, pulsar: PulsarCluster, topi
     publish(client.create_producer(topic), ["new"], deliver_at=now_ms() + 1_000)
     assert receive(consumer).text == "new"
     assert_quiet(consumer, quiet_ms=3_000)
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["with space", "plus+sign", "slash/and%percent", "ünïcode"])
+async def test_cursors_are_found_by_any_name(direct: Any, pulsar: PulsarCluster, topic: str, name: str) -> None:
+    """`internalStats` has them URL-encoded as Java does it: a space becomes a plus."""
+    await asyncio.to_thread(lambda: shared(direct, topic, name).close())
+    client = AdminClient(pulsar.web_url)
+    try:
+        assert name in (await client.internal_stats(topic)).cursors
+    finally:
+        await client.close()

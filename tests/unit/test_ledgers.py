@@ -25,7 +25,7 @@ def test_the_open_ledger_counts_with_its_current_entries() -> None:
         "currentLedgerEntries": 5,
         "ledgers": [{"ledgerId": 3, "entries": 10}, {"ledgerId": 7, "entries": 0}],
         "cursors": {
-            "a%2Fb": {
+            "a%2Fb+c%2B": {
                 "markDeletePosition": "3:2",
                 "readPosition": "3:9",
                 "individuallyDeletedMessages": "[(3:4..3:5]]",
@@ -34,8 +34,8 @@ def test_the_open_ledger_counts_with_its_current_entries() -> None:
     }
     found = TopicState.of(body)
     assert found.ledgers == ((3, 10), (7, 5))
-    assert found.read_positions == {"a/b": Position(3, 9)}
-    acks = found.cursors["a/b"]
+    assert found.read_positions == {"a/b c+": Position(3, 9)}
+    acks = found.cursors["a/b c+"]
     assert [entry for entry in range(10) if acks.contains(3, entry)] == [0, 1, 2, 5]
 
 

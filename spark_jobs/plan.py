@@ -1,0 +1,143 @@
+"""What a rebuild is to do, and how due times are cut into buckets: pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from spark_jobs import limits
+from spark_jobs.access import Access
+from spark_jobs.ledgers import LedgerRange
+from tracker import AckSet, Position
+from tracker.bulk_files import TableFile
+from tracker.fingerprint import Fingerprint
+
+
+class RebuildSpec(BaseModel):
+    """Index every entry of a topic partition in (after, upto] that one of the subscriptions has not acked.
+
+    `output`: a folder of its own for this rebuild, local path or URI. A token is not part of it: `token_file` is, or
+    the environment's DELAY_BRIDGE_AUTH_TOKEN.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic: str
+    service_url: str
+    web_url: str
+    token_file: str | None = None
+    tls_trust_certs: str | None = None
+    tls_verify_hostname: bool = True
+    after: tuple[int, int]
+    upto: tuple[int, int]
+    partition_width_ms: int
+    subscriptions: list[str]
+    output: str
+    split_entries: int = limits.SPLIT_ENTRIES
+    ranges_per_task: int = limits.RANGES_PER_TASK
+    bucket_bytes: int = limits.BUCKET_BYTES
+
+    def access(self, token: str | None) -> Access:
+        """Return where to read."""
+        return Access(
+            self.service_url,
+            self.web_url,
+            None if self.token_file else token,
+            self.token_file,
+            self.tls_trust_certs,
+            self.tls_verify_hostname,
+        )
+
+
+class RangeResult(BaseModel):
+    """One range as read: the file with what is kept of it, and what that comes to.
+
+    `spread`: (time partition, bytes) pairs that stand for the due times, at most SPREAD_POINTS.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    ledger: int
+    first: int
+    last: int
+    read: int
+    kept: int
+    bytes: int
+    checksum: int
+    rows: str | None
+    positions: TableFile | None
+    spread: list[tuple[int, int]]
+
+    @property
+    def range(self) -> LedgerRange:
+        """What was read."""
+        return LedgerRange(self.ledger, self.first, self.last)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of what is kept."""
+        return Fingerprint(self.kept, self.checksum)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Which entries some subscription needs."""
+
+    acks: tuple[AckSet, ...]
+
+    def __contains__(self, position: tuple[int, int]) -> bool:
+        """Tell whether any subscription has not acked a position."""
+        return not all(acks.contains(*position) for acks in self.acks)
+
+
+def marker_name(wanted: LedgerRange) -> str:
+    """Return the name of the file that says that a range is read."""
+    return f"ranges/{wanted.ledger:019d}-{wanted.first:010d}-{wanted.last:010d}.json"
+
+
+def spread_of(bytes_by_partition: Counter[int]) -> list[tuple[int, int]]:
+    """Return at most SPREAD_POINTS (time partition, bytes) pairs that stand for many."""
+    every = sorted(bytes_by_partition.items())
+    step = -(-len(every) // limits.SPREAD_POINTS) or 1
+    return [
+        (every[start][0], sum(size for _, size in every[start : start + step])) for start in range(0, len(every), step)
+    ]
+
+
+def boundaries_of(spread: Iterable[tuple[int, int]], bucket_bytes: int) -> list[int]:
+    """Return the time partitions at which a new bucket begins, so that each gets about `bucket_bytes`."""
+    boundaries: list[int] = []
+    held = 0
+    for number, size in sorted(spread):
+        if held >= bucket_bytes and (not boundaries or number > boundaries[-1]):
+            boundaries.append(number)
+            held = 0
+        held += size
+    return boundaries
+
+
+def bucket_of(boundaries: list[int], partition_number: int) -> int:
+    """Return the bucket of a time partition."""
+    return bisect_right(boundaries, partition_number)
+
+
+def plan_name(spec: RebuildSpec, boundaries: list[int], results: list[RangeResult]) -> str:
+    """Name what the groups are made from: those of another plan are of no use."""
+    made_from = [
+        spec.topic,
+        spec.partition_width_ms,
+        boundaries,
+        [[*one.range, one.kept, one.checksum] for one in results],
+    ]
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+
+
+def upto_of(spec: RebuildSpec) -> Position:
+    """Return the last position a rebuild looks at."""
+    return Position(*spec.upto)

@@ -1,0 +1,109 @@
+"""First stage of a rebuild: each range of the ledgers is read once, and what is needed of it is kept in a file."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_jobs.access import Access
+from spark_jobs.ledgers import LedgerRange
+from spark_jobs.plan import Needed, RangeResult, RebuildSpec, marker_name, spread_of
+from spark_jobs.range_reader import LedgerEntry
+from spark_jobs.side_by_side import read_ranges
+from spark_jobs.source import deliver_at_of, message_count_of
+from spark_jobs.storage import Storage
+from tracker.bulk_files import TableFile, write_positions
+from tracker.entries import encode_value
+from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.keys import KEY, KEY_LENGTH, clamp_timestamp
+from tracker.positions import PlacedEntry
+
+ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+"""What is kept of an entry: its key in the index and the value stored there."""
+
+
+@dataclass
+class _Kept:
+    """One range on its way into a file."""
+
+    wanted: LedgerRange
+    width_ms: int
+    path: Path
+    read: int = 0
+    size: int = 0
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    placed: list[PlacedEntry] = field(default_factory=list)
+    spread: Counter[int] = field(default_factory=Counter)
+    writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def add(self, entries: list[LedgerEntry], needed: Needed) -> None:
+        self.read += len(entries)
+        keys, values = [], []
+        for one in entries:
+            due = deliver_at_of(one)
+            if due is None or (one.ledger, one.entry) not in needed:
+                continue
+            due = clamp_timestamp(due)
+            keys.append(KEY.pack(due, one.ledger, one.entry))
+            values.append(encode_value(message_count_of(one), one.raw))
+            size = KEY_LENGTH + len(values[-1])
+            self.placed.append(PlacedEntry(one.ledger, one.entry, due, size))
+            self.spread[due // self.width_ms] += size
+            self.size += size
+        if keys:
+            self.fingerprint = self.fingerprint.plus(fingerprint(keys))
+            if self.writer is None:
+                self.writer = pa.ipc.new_stream(str(self.path), ROWS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+            self.writer.write_batch(pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], schema=ROWS))
+
+
+def read_group(spec: RebuildSpec, access: Access, ranges: list[LedgerRange], needed: Needed) -> Iterator[RangeResult]:
+    """Read the ranges of one task; yield each once its files and its marker are stored."""
+    storage = Storage(spec.output)
+    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
+        folder = Path(temporary)
+        held = [_Kept(wanted, spec.partition_width_ms, folder / f"{place}.rows") for place, wanted in enumerate(ranges)]
+        for place, entries in read_ranges(access, spec.topic, ranges):
+            if entries:
+                held[place].add(entries, needed)
+            else:
+                yield _store(storage, folder, held[place])
+
+
+def _store(storage: Storage, folder: Path, kept: _Kept) -> RangeResult:
+    wanted = kept.wanted
+    # A task that is tried again, or twice at a time, writes files of its own; the marker says which of them count.
+    name = f"ranges/{wanted.ledger}-{wanted.first}-{uuid.uuid4().hex}"
+    rows: str | None = None
+    if kept.writer is not None:
+        kept.writer.close()
+        rows = f"{name}.arrows"
+        storage.put(kept.path, rows)
+        kept.path.unlink()
+    positions: TableFile | None = write_positions(folder, uuid.uuid4().hex, kept.placed)
+    if positions is not None:
+        local = folder / positions.name
+        positions = positions.model_copy(update={"name": f"{name}.positions.sst"})
+        storage.put(local, positions.name)
+        local.unlink()
+    result = RangeResult(
+        ledger=wanted.ledger,
+        first=wanted.first,
+        last=wanted.last,
+        read=kept.read,
+        kept=kept.fingerprint.entries,
+        bytes=kept.size,
+        checksum=kept.fingerprint.checksum,
+        rows=rows,
+        positions=positions,
+        spread=spread_of(kept.spread),
+    )
+    storage.write(marker_name(wanted), result.model_dump_json().encode())
+    kept.placed.clear()
+    return result
