@@ -15,7 +15,7 @@ from tracker import Position, Store, TopicIndex
 from tracker.bulk_files import MANIFEST_NAME, Manifest
 from tracker.bulk_load import BulkLoad
 
-WIDTH_MS = 300_000
+WIDTH_MS = 200
 HERE = "keeps what is acked"
 
 
@@ -30,7 +30,7 @@ def spec_of(pulsar: PulsarCluster, topic: str, output: Path, upto: tuple[int, in
         "subscriptions": [HERE],
         "output": str(output),
         "split_entries": 512,
-        "bucket_bytes": 30_000,
+        "bucket_bytes": 20_000,
     }
     return RebuildSpec(**(values | changes))
 
@@ -144,6 +144,7 @@ def test_what_is_wrong_is_said(
     spark: Any, pulsar: PulsarCluster, topic: str, clients: Clients, tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     positions = fill(clients.connect(pulsar.service_url), topic, 30)
+    spec = spec_of(pulsar, topic, tmp_path / "out", positions[-1]).model_copy(update=changes)
     with pytest.raises(LedgerReadError, match=said):
-        Rebuild(spec_of(pulsar, topic, tmp_path / "out", positions[-1], **changes), None).run(spark)
+        Rebuild(spec, None).run(spark)
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
