@@ -12,6 +12,7 @@ from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
+from bridge.rebuild import SparkSettings
 from bridge.topics import SyncLoop, Topics
 from bridge.tracked_topic import Surroundings
 from bridge.web.server import build_web_app
@@ -74,6 +75,7 @@ class Bridge:
                 settings.partition_width_ms,
                 settings.near_term_bytes,
                 syncing.mark_dirty,
+                spark=_spark_settings(settings),
             )
             self.topics = Topics(around, syncing)
             self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
@@ -146,3 +148,16 @@ def _bind(host: str, port: int) -> socket.socket:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     listening.setblocking(False)
     return listening
+
+
+def _spark_settings(settings: Settings) -> SparkSettings:
+    token = settings.broker_token
+    return SparkSettings(
+        settings.rebuild_from_entries,
+        settings.data_dir / "rebuilds",
+        settings.spark_master,
+        tuple(settings.spark_conf.split()),
+        settings.broker_service_url,
+        settings.broker_web_url,
+        None if token is None else token.get_secret_value(),
+    )

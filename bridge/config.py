@@ -91,6 +91,13 @@ class Settings(BaseSettings):
     near_term_bytes: SizeBytes = Field(
         default=32 << 20, ge=1 << 16, description="memory for what comes due next, per topic partition, e.g. 32MB"
     )
+    rebuild_from_entries: int = Field(
+        default=500_000, ge=0, description="entries from which on a gap is filled by a Spark job; 0: never"
+    )
+    spark_master: str = Field(
+        default="local[*]", min_length=1, description="where Spark jobs run: local[*], spark://…, yarn, k8s://…"
+    )
+    spark_conf: str = Field(default="", description="settings of Spark jobs: key=value, separated by blanks")
     max_client_connections: int = Field(
         default=limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused"
     )
@@ -108,6 +115,14 @@ class Settings(BaseSettings):
     def _web_url(cls, value: str) -> str:
         if not re.match(r"https?://[^/]+", value):
             raise ValueError(f"not a web URL: {value!r} (expected http://host:port)")
+        return value
+
+    @field_validator("spark_conf")
+    @classmethod
+    def _spark_conf(cls, value: str) -> str:
+        for each in value.split():
+            if not each.partition("=")[1]:
+                raise ValueError(f"not a setting of Spark: {each!r} (expected key=value, separated by blanks)")
         return value
 
     @model_validator(mode="after")

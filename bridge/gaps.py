@@ -11,10 +11,12 @@ from collections.abc import Callable
 import structlog
 
 from bridge import limits
+from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
 from bridge.harvester import new_entries
 from bridge.protocol.entries import StoredEntry
+from bridge.rebuild import RebuildError, SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -31,14 +33,19 @@ class GapFiller:
         now_ms: Callable[[], int],
         on_filled: Callable[[], None],
         on_failed: Callable[[StoreError], None],
+        rebuild: SparkRebuild | None = None,
     ) -> None:
-        """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later."""
+        """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
+
+        `rebuild`: what fills large gaps; without one all are read here.
+        """
         self._topic = topic
         self._connection = connection
         self._index = index
         self._now_ms = now_ms
         self._on_filled = on_filled
         self._on_failed = on_failed
+        self._rebuild = rebuild
         self._reading: asyncio.Task[None] | None = None
         self._void = False
         self._one_at_a_time = asyncio.Lock()
@@ -99,7 +106,28 @@ class GapFiller:
 
     async def _fill(self, after: Position, to: Position) -> bool:
         """Fill one gap; returns whether everything in it is stored."""
+        if self._rebuild is not None:
+            rebuilt = await self._rebuild_gap(self._rebuild, after, to)
+            if rebuilt is not None:
+                return rebuilt
         return await self._read(after, to) and self._note(lambda: self._index.lower_floor(after))
+
+    async def _rebuild_gap(self, rebuild: SparkRebuild, after: Position, to: Position) -> bool | None:
+        """Have a large gap filled by a job; None when it is to be read here, for it is small or the job failed."""
+        try:
+            if not await rebuild.is_large(after, to):
+                return None
+            first, last = await rebuild.fill(after, to, self._on_filled)
+        except StoreError as error:
+            self._on_failed(error)
+            return False
+        except (AdminError, RebuildError) as error:
+            log.warning("the gap is read here, the rebuild failed", topic=self._topic, reason=str(error))
+            return None
+        floor = self._index.floor
+        if floor is not None and last < floor:
+            return False  # time partitions were dropped meanwhile: look again at what is missing
+        return self._note(lambda: self._index.lower_floor(first)) and first <= after
 
     def _note(self, write: Callable[[], object]) -> bool:
         try:

@@ -24,6 +24,7 @@ from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership, checkpoint_properti
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
+from bridge.rebuild import SparkRebuild, SparkSettings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from tracker import AckSet, Position, Store, StoreError, TopicIndex
@@ -51,6 +52,8 @@ class Surroundings(NamedTuple):
     mark_dirty: Callable[["TrackedTopic"], None]
     """Asks for a sync of the store; the topic's `on_synced` is called after it."""
     now_ms: Callable[[], int] = wall_clock_ms
+    spark: SparkSettings | None = None
+    """Who fills large gaps; None: all are read here."""
 
 
 class TrackedTopic:
@@ -65,6 +68,7 @@ class TrackedTopic:
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
+        self.rebuild: SparkRebuild | None = None
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -193,7 +197,10 @@ class TrackedTopic:
         self.harvester = Harvester(
             self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
         )
-        self._gaps = GapFiller(self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store)
+        self.rebuild = None if around.spark is None else SparkRebuild(self.topic, index, around.admin, around.spark)
+        self._gaps = GapFiller(
+            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, self.rebuild
+        )
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
         index = self.index or self._open_index()

@@ -177,13 +177,22 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
 
 
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1024):  # not through the buffer: the interpreter waits for its lock at the end
+        pass
+    os._exit(1)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a job from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.rebuild", description=__doc__)
     parser.add_argument("spec", type=Path, help="file with what is to be done, see RebuildSpec")
     parser.add_argument("--master", default="local[*]", help="Spark master; default: local[*]")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="Spark setting")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     given = parser.parse_args(arguments)
+    if given.with_parent:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         spec = RebuildSpec.model_validate_json(given.spec.read_text())
         settings = dict(each.split("=", 1) for each in given.conf)

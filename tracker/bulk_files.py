@@ -120,11 +120,11 @@ def new_manifest(
     )
 
 
-def check_file(directory: Path, file: TableFile, rest: Callable[[], object]) -> None:
+def check_file(directory: Path, file: TableFile, give_way: Callable[[], object]) -> None:
     """Raise BulkError when a file is not the one the manifest speaks of.
 
-    Reads all of it and has it on disk, which RocksDB would wait for otherwise: call it from a thread. `rest` is called
-    every 0.1 ms: on a busy machine a thread that delivers would wait until this one has used up its share of a core.
+    Reads all of it and has it on disk, which RocksDB would wait for otherwise: call it from a thread. `give_way` is
+    called often: on a busy machine a thread that delivers would wait until this one has used up its slice of time.
     """
     path, crc = directory / file.name, 0
     try:
@@ -135,7 +135,7 @@ def check_file(directory: Path, file: TableFile, rest: Callable[[], object]) -> 
                 if read % limits.VERIFY_AHEAD_BYTES == 0 and hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(source.fileno(), read, 2 * limits.VERIFY_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
                 crc, read = zlib.crc32(block, crc), read + len(block)
-                rest()
+                give_way()
             os.fsync(source.fileno())
     except OSError as error:
         raise BulkError(f"cannot read {path}: {error}") from error

@@ -35,10 +35,10 @@ class BulkLoad:
     All of it may be repeated after a crash, with the same files: what is in already is passed over.
     """
 
-    def __init__(self, index: TopicIndex, directory: Path, rest: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, index: TopicIndex, directory: Path, give_way: Callable[[], object] = lambda: None) -> None:
         """Read the manifest; raises BulkError when it does not fit the index.
 
-        `rest` is called now and then while files are verified; let it sleep for `limits.VERIFY_REST_S`.
+        `give_way` is called now and then while files are verified: `os.sched_yield`, if others are to run.
 
         The files are to be on the file system of the index, else they are copied, which holds everything up. They
         stay: remove them when all is finished.
@@ -46,7 +46,7 @@ class BulkLoad:
         self.manifest = manifest = Manifest.read(directory)
         self._index = index
         self._directory = directory
-        self._rest = rest
+        self._give_way = give_way
         harvested = index.harvested_position
         if manifest.topic != index.topic:
             raise BulkError(f"the files in {directory} are of {manifest.topic}, not of {index.topic}")
@@ -77,13 +77,13 @@ class BulkLoad:
     def verify(self, group: Group) -> None:
         """Raise BulkError when one of a group's files is missing or damaged."""
         for file in (group.partitions, *group.files):
-            check_file(self._directory, file, self._rest)
+            check_file(self._directory, file, self._give_way)
 
     def verify_positions(self) -> None:
         """Raise BulkError when a position file is missing or damaged."""
         if self._needs_positions():
             for file in self.manifest.positions:
-                check_file(self._directory, file, self._rest)
+                check_file(self._directory, file, self._give_way)
 
     def load_positions(self) -> None:
         """Take in the position files: before the first group. Raises StoreError."""
@@ -221,6 +221,12 @@ class BulkRecords:
         self._store.write(batch)
         self._index.table.loading = self._is_under_way()
         self._index.recount_views()
+
+    def abandon_unfinished(self) -> None:
+        """Give up every load that was begun and not finished: its files are gone, or no longer wanted."""
+        keys = [key for key, _ in self._store.records(self._keys.bulks) if not key.endswith(_NUMBER.pack(_ALL))]
+        for load in {key[len(self._keys.bulks) : -_NUMBER.size] for key in keys}:
+            self.abandon(load.decode())
 
     def _refuse_overlap(self, counters: BulkCounters) -> None:
         table = self._index.table

@@ -60,14 +60,11 @@ BULK_GROUP_PARTITIONS = 2_048
 """Time partitions of one group of a bulk load: counting them in takes less than taking in a file, 3 ms."""
 
 VERIFY_BYTES = 64 * 1024
-"""Read of a file between two rests to see whether it is whole: 0.05 ms, for which a thread that delivers may have to
-wait on a busy machine."""
+"""Read of a file before the thread that verifies lets others run: 0.05 ms, for which one that delivers may have to wait
+on a busy machine."""
 
 VERIFY_AHEAD_BYTES = 4 * 1024 * 1024
 """Read from the disk ahead of that, at most twice as much."""
-
-VERIFY_REST_S = 0.0001
-"""The rest."""
 
 BULK_SHARE = 1 / 100
 """Share of the time that a bulk load holds the thread that delivers, a few milliseconds at a time: what comes due then

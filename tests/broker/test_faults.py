@@ -126,9 +126,9 @@ def killable(private_bridge: BridgeFactory) -> BridgeProcess:
     return private_bridge()
 
 
-def wait_for_acks_to_be_kept(broker: PulsarCluster, topic: str, left: int) -> None:
+def wait_for_acks_to_be_kept(broker: PulsarCluster, topic: str, left: int, subscription: str = "s") -> None:
     """Until the broker has all acks but `left`, and a second has passed: by then they are on its disk."""
-    wait_until(lambda: backlog(broker, topic) == left, f"backlog of {left}")
+    wait_until(lambda: backlog(broker, topic, subscription) == left, f"backlog of {left}")
     kept_at = now_ms() + ACKS_ARE_KEPT_AFTER_MS
     wait_until(lambda: now_ms() >= kept_at)
 

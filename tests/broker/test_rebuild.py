@@ -1,0 +1,128 @@
+"""A lost index is rebuilt by a Spark job while what is new is delivered: every message exactly as it is needed.
+
+DELAY_BRIDGE_LONG=1 kills ten times instead of twice, among more messages.
+"""
+
+import os
+import random
+import shutil
+from collections import Counter
+from typing import Any
+
+from tests.bridge_process import BridgeProcess, now_ms
+from tests.broker.conftest import BridgeFactory
+from tests.broker.test_faults import wait_for_acks_to_be_kept
+from tests.clients import Clients, Received, assert_quiet, drain_all, publish, shared, texts
+from tests.cluster import PulsarCluster
+from tests.helpers import wait_until
+
+LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
+COUNT = 20_000 if LONG else 2_000
+KILLS = 10 if LONG else 2
+LATER_MS = 35_000
+"""After the rebuild, even on a busy machine: the start of Spark takes most of it."""
+
+
+class Scene:
+    """A topic with acked, unacked and pending messages, and two subscriptions that need different ones of them."""
+
+    def __init__(self, bridge: BridgeProcess, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
+        self.client = clients.connect(bridge.service_url)
+        self.a, self.b = (shared(self.client, topic, name) for name in ("a", "b"))
+        self.producer = self.client.create_producer(topic, max_pending_messages=10_000, block_if_queue_full=True)
+        soon = [f"soon {number}" for number in range(COUNT // 4)]
+        publish(self.producer, soon, deliver_at=now_ms() + 200)
+        assert sorted(texts(self._drain(self.a, len(soon)))) == sorted(soon)
+        self.due_ms = now_ms() + LATER_MS
+        later = [f"later {number}" for number in range(COUNT)]
+        for start in range(0, COUNT, 200):
+            publish(self.producer, later[start : start + 200], deliver_at=self.due_ms + start // 10)
+        immediate = [f"immediate {number}" for number in range(COUNT)]
+        publish(self.producer, immediate)
+        self.wanted = {"a": {*later}, "b": {*soon, *later}}
+        for consumer in (self.a, self.b):
+            got = set(texts(self._drain(consumer, COUNT + (len(soon) if consumer is self.b else 0), immediate)))
+            assert got >= set(immediate)
+            if consumer is self.b:
+                # Not acked: they come again.
+                assert got == {*soon, *immediate}
+        wait_for_acks_to_be_kept_by(pulsar, topic, {"a": COUNT, "b": COUNT + len(soon)})
+
+    def _drain(self, consumer: Any, count: int, acked: list[str] | None = None) -> list[Received]:
+        """Receive; ack all, or only what is listed."""
+        found: list[Received] = []
+        listed = None if acked is None else set(acked)
+
+        def enough() -> bool:
+            for each in drain_all(consumer, 20, ack=False):
+                if listed is None or each.text in listed:
+                    consumer.acknowledge(each.message)
+                found.append(each)
+            return len(found) >= count
+
+        wait_until(enough, f"{count} messages", timeout=60)
+        return found
+
+    def assert_all_comes(self, new: set[str]) -> None:
+        """What is pending, and what was published after the loss, comes once and not early."""
+        for name, consumer in (("a", self.a), ("b", self.b)):
+            wanted = self.wanted[name] | new
+            got = self._drain(consumer, len(wanted))
+            counted = Counter(texts(got))
+            assert set(counted) == wanted, name
+            assert max(counted.values()) == 1, name
+            assert all(each.at_ms >= self.due_ms for each in got if each.text.startswith("later"))
+        assert_quiet(self.a, self.b)
+
+
+def wait_for_acks_to_be_kept_by(pulsar: PulsarCluster, topic: str, left: dict[str, int]) -> None:
+    for name, count in left.items():
+        wait_for_acks_to_be_kept(pulsar, topic, count, name)
+
+
+def lose_index(bridge: BridgeProcess) -> None:
+    bridge.kill()
+    shutil.rmtree(bridge.data_dir)
+    bridge.start()
+
+
+def test_a_lost_index_is_rebuilt(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="local[2]")
+    scene = Scene(bridge, clients, pulsar, topic)
+    lose_index(bridge)
+    new = {f"new {number}" for number in range(100)}
+    publish(scene.producer, new, deliver_at=now_ms() + 500)
+    wait_until(lambda: "rebuild started" in bridge.log(), "the start of the rebuild", timeout=20)
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=60)
+    scene.assert_all_comes(new)
+    assert "the gap is read here" not in bridge.log()
+    assert not list((bridge.data_dir / "rebuilds").iterdir()), "the files are needed no more"
+
+
+def test_killed_during_the_rebuild(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="local[2]")
+    scene = Scene(bridge, clients, pulsar, topic)
+    lose_index(bridge)
+    choose = random.Random(5)
+    for _ in range(KILLS):
+        until = now_ms() + choose.randrange(100, 12_000)
+        wait_until(lambda until=until: now_ms() > until, "the time to kill", timeout=20)  # type: ignore[misc]
+        bridge.kill()
+        bridge.start()
+    scene.assert_all_comes(set())
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=60)
+
+
+def test_without_spark_the_gap_is_read_here(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="nonsense")
+    scene = Scene(bridge, clients, pulsar, topic)
+    lose_index(bridge)
+    wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=60)
+    assert "Master must either be yarn or start with spark, k8s, or local" in bridge.log()
+    scene.assert_all_comes(set())
