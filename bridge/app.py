@@ -75,7 +75,7 @@ class Bridge:
                 settings.partition_width_ms,
                 settings.near_term_bytes,
                 syncing.mark_dirty,
-                spark=_spark_settings(settings),
+                _spark_settings(settings),
             )
             self.topics = Topics(around, syncing)
             self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)

@@ -6,6 +6,8 @@ topic again, beside live delivery.
 """
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -17,6 +19,7 @@ from bridge.broker.fetch import read_range
 from bridge.harvester import new_entries
 from bridge.protocol.entries import StoredEntry
 from bridge.rebuild import RebuildError, SparkRebuild
+from bridge.rebuild_status import Engine, RebuildStatus, Trigger
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -33,11 +36,11 @@ class GapFiller:
         now_ms: Callable[[], int],
         on_filled: Callable[[], None],
         on_failed: Callable[[StoreError], None],
-        rebuild: SparkRebuild | None = None,
+        rebuild: SparkRebuild,
     ) -> None:
         """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
 
-        `rebuild`: what fills large gaps; without one all are read here.
+        `rebuild`: what fills large gaps.
         """
         self._topic = topic
         self._connection = connection
@@ -46,6 +49,8 @@ class GapFiller:
         self._on_filled = on_filled
         self._on_failed = on_failed
         self._rebuild = rebuild
+        self.statuses: deque[RebuildStatus] = deque(maxlen=limits.REBUILDS_KEPT)
+        """Of the last gaps, newest first; the newest may be under way."""
         self._reading: asyncio.Task[None] | None = None
         self._void = False
         self._one_at_a_time = asyncio.Lock()
@@ -58,17 +63,25 @@ class GapFiller:
         view.covered = True
         return None
 
-    async def fill(self, view: SubscriptionView) -> None:
+    async def fill(self, view: SubscriptionView, trigger: Trigger) -> None:
         """Until the view misses nothing; tried again as long as the broker does not give the entries."""
         async with self._one_at_a_time:
             while (gap := self.find(view)) is not None:
                 after, to = gap
                 log.info("filling a gap", topic=self._topic, subscription=view.name, after=str(after), to=str(to))
-                filled = await self._fill(after, to)
+                status = RebuildStatus(trigger, after, to, self._now_ms())
+                self.statuses.appendleft(status)
+                filled = await self._fill(status, Engine.auto)
                 # The cursor may have been set further back meanwhile.
                 view.covered = filled and view.mark_delete_position >= after
                 if not filled:
                     await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+        self._on_filled()
+
+    async def read_all_again(self, status: RebuildStatus, engine: Engine) -> None:
+        """Bring in whatever is missing in a range, gap or not: an operator wants it."""
+        async with self._one_at_a_time:
+            await self._fill(status, engine)
         self._on_filled()
 
     async def heal(self) -> None:
@@ -104,30 +117,43 @@ class GapFiller:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def _fill(self, after: Position, to: Position) -> bool:
-        """Fill one gap; returns whether everything in it is stored."""
-        if self._rebuild is not None:
-            rebuilt = await self._rebuild_gap(self._rebuild, after, to)
-            if rebuilt is not None:
-                return rebuilt
-        return await self._read(after, to) and self._note(lambda: self._index.lower_floor(after))
-
-    async def _rebuild_gap(self, rebuild: SparkRebuild, after: Position, to: Position) -> bool | None:
-        """Have a large gap filled by a job; None when it is to be read here, for it is small or the job failed."""
+    async def _fill(self, status: RebuildStatus, engine: Engine) -> bool:
+        """Fill one gap; returns whether everything in it is stored. The status says more."""
+        filled = False
         try:
-            if not await rebuild.is_large(after, to):
-                return None
-            first, last = await rebuild.fill(after, to, self._on_filled)
+            status.stage = "starting"
+            with contextlib.suppress(AdminError):  # it is only for show, and to choose
+                status.entries_total = await self._rebuild.entries_in(status.after, status.to)
+            by_job = self._rebuild.is_large(status.entries_total) if engine is Engine.auto else engine is Engine.spark
+            rebuilt = await self._rebuild_gap(status) if by_job else None
+            filled = await self._read_gap(status) if rebuilt is None else rebuilt
+        finally:
+            status.finish(self._now_ms(), None if filled else status.error or "cut short")
+        return filled
+
+    async def _read_gap(self, status: RebuildStatus) -> bool:
+        status.engine, status.stage, status.entries_read = Engine.in_process, "reading", 0
+        if not await self._read(status.after, status.to, status):
+            return False
+        return self._note(lambda: self._index.lower_floor(status.after))
+
+    async def _rebuild_gap(self, status: RebuildStatus) -> bool | None:
+        """Have a large gap filled by a job; None when it is to be read here, for the job failed."""
+        status.engine = Engine.spark
+        try:
+            first, last = await self._rebuild.fill(status, self._on_filled)
         except StoreError as error:
+            status.error = str(error)
             self._on_failed(error)
             return False
-        except (AdminError, RebuildError) as error:
+        except RebuildError as error:
             log.warning("the gap is read here, the rebuild failed", topic=self._topic, reason=str(error))
+            status.spark_error = str(error)
             return None
         floor = self._index.floor
         if floor is not None and last < floor:
             return False  # time partitions were dropped meanwhile: look again at what is missing
-        return self._note(lambda: self._index.lower_floor(first)) and first <= after
+        return self._note(lambda: self._index.lower_floor(first)) and first <= status.after
 
     def _note(self, write: Callable[[], object]) -> bool:
         try:
@@ -137,9 +163,16 @@ class GapFiller:
             return False
         return True
 
-    async def _read(self, after: Position, to: Position) -> bool:
+    async def _read(self, after: Position, to: Position, status: RebuildStatus | None = None) -> bool:
         self._void = False
-        read = read_range(self._connection, self._topic, after, to, self._store)
+
+        def store(entries: list[StoredEntry]) -> None:
+            indexed = self._store(entries)
+            if status is not None:
+                status.entries_read += len(entries)
+                status.entries_indexed += indexed
+
+        read = read_range(self._connection, self._topic, after, to, store)
         reading = self._reading = asyncio.get_running_loop().create_task(read)
         try:
             await asyncio.wait({reading})
@@ -149,6 +182,8 @@ class GapFiller:
             outcome = (await asyncio.gather(reading, return_exceptions=True))[0]
         if isinstance(outcome, BrokerError):
             log.warning("gap not filled yet", topic=self._topic, reason=str(outcome))
+            if status is not None:
+                status.error = str(outcome)
             return False
         if self._void:
             return False
@@ -156,12 +191,16 @@ class GapFiller:
             raise outcome
         return True
 
-    def _store(self, entries: list[StoredEntry]) -> None:
+    def _store(self, entries: list[StoredEntry]) -> int:
+        """Store what is delayed; return how many were new."""
+        indexed = 0
         try:
             for start in range(0, len(entries), limits.HARVEST_SLICE):
-                self._index.backfill(new_entries(entries[start : start + limits.HARVEST_SLICE]), self._now_ms())
+                slice_of = new_entries(entries[start : start + limits.HARVEST_SLICE])
+                indexed += self._index.backfill(slice_of, self._now_ms())
         except StoreError as error:
             self._begin_again()
             self._on_failed(error)
-            return
+            return indexed
         self._on_filled()
+        return indexed

@@ -94,6 +94,8 @@ STANDBY_CHECK_S: Final = 0.5
 RECOVERY_LASTS_S: Final = 10.0
 """A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
 second."""
+REBUILDS_KEPT: Final = 20
+"""Rebuilds of a topic partition that are remembered."""
 MOVE_REST_S: Final = 0.02
 """Between two slices of 500 entries moved out of damaged files: a hundred million take an hour and a half."""
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import structlog
 
 from bridge.broker.admin import AdminClient
 from bridge.embedded.java import find_java
+from bridge.rebuild_status import RebuildStatus
 from spark_jobs.plan import RebuildSpec
 from tracker import Position, TopicIndex
 from tracker.bulk_files import MANIFEST_NAME, BulkError
@@ -49,32 +50,19 @@ class SparkSettings:
     token: str | None
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a rebuild is. `stage`: starting, reading, writing, loading; counts are of entries."""
-
-    stage: str
-    total: int = 0
-    read: int = 0
-    indexed: int = 0
-
-
 class SparkRebuild:
     """Rebuilds of one topic partition; one at a time, the caller sees to that."""
 
     def __init__(self, topic: str, index: TopicIndex, admin: AdminClient, settings: SparkSettings) -> None:
         """Nothing runs before `fill`."""
-        self.progress: Progress | None = None
         self._topic = topic
         self._index = index
         self._admin = admin
         self._settings = settings
         self._folder = settings.folder / hashlib.sha256(topic.encode()).hexdigest()[:32]
 
-    async def is_large(self, after: Position, to: Position) -> bool:
-        """Tell whether a gap is for a job rather than for this process. Raises AdminError."""
-        if not self._settings.from_entries:
-            return False
+    async def entries_in(self, after: Position, to: Position) -> int:
+        """Return how many entries of the topic lie in (after, to]. Raises AdminError."""
         state = await self._admin.internal_stats(self._topic)
         entries = 0
         for ledger, size in state.ledger_sizes.items():
@@ -82,27 +70,29 @@ class SparkRebuild:
                 first = after.entry + 1 if ledger == after.ledger else 0
                 end = to.entry + 1 if ledger == to.ledger else size
                 entries += max(end - first, 0)
-        return entries >= self._settings.from_entries
+        return entries
 
-    async def fill(self, after: Position, to: Position, on_loaded: Callable[[], None]) -> tuple[Position, Position]:
-        """Bring what is missing in (after, to] into the index; return the range that was brought in.
+    def is_large(self, entries: int) -> bool:
+        """Tell whether so many are for a job rather than for this process."""
+        return 0 < self._settings.from_entries <= entries
+
+    async def fill(self, status: RebuildStatus, on_loaded: Callable[[], None]) -> tuple[Position, Position]:
+        """Bring what is missing in the status's range into the index; return the range that was brought in.
 
         That may be another than asked for: a job that was under way for it is brought to its end first. Raises
         RebuildError or StoreError; what was loaded stays.
         """
         try:
-            spec = await asyncio.to_thread(self._spec, after, to)
+            spec = await asyncio.to_thread(self._spec, status.after, status.to)
             if not await asyncio.to_thread((self._folder / MANIFEST_NAME).exists):
-                await self._run_job(spec)
-            await self._load(on_loaded)
+                await self._run_job(spec, status)
+            await self._load(status, on_loaded)
             await asyncio.to_thread(shutil.rmtree, self._folder)
             return Position(*spec.after), Position(*spec.upto)
         except BulkError as error:
             self._index.bulk.abandon_unfinished()
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
             raise RebuildError(str(error)) from error
-        finally:
-            self.progress = None
 
     def _spec(self, after: Position, to: Position) -> RebuildSpec:
         """Go on with the job in the folder if it does what is wanted; else make room for a new one."""
@@ -132,8 +122,8 @@ class SparkRebuild:
         (self._folder / SPEC_NAME).write_text(wanted.model_dump_json())
         return wanted
 
-    async def _run_job(self, spec: RebuildSpec) -> None:
-        self.progress = Progress("starting")
+    async def _run_job(self, spec: RebuildSpec, status: RebuildStatus) -> None:
+        status.stage = "starting"
         settings, started = self._settings, time.monotonic()
         command = [sys.executable, "-m", "spark_jobs.rebuild", str(self._folder / SPEC_NAME), "--with-parent"]
         command += ["--master", settings.master]
@@ -149,22 +139,22 @@ class SparkRebuild:
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, env=environment
             )
         try:
-            outcome = await self._follow(process)
-            status = await process.wait()
+            outcome = await self._follow(process, status)
+            code = await process.wait()
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        if status or "manifest" not in outcome:
+        if code or "manifest" not in outcome:
             log_file = self._folder / "job.log"
-            reason = outcome.get("error") or f"the job ended with status {status}"
+            reason = outcome.get("error") or f"the job ended with status {code}"
             if refused := await asyncio.to_thread(_refused_by_spark, log_file):
                 reason = refused
             raise RebuildError(f"{reason} (all of it: {log_file})")
         log.info("rebuild written", topic=self._topic, seconds=round(time.monotonic() - started, 1), **outcome)
 
-    async def _follow(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+    async def _follow(self, process: asyncio.subprocess.Process, status: RebuildStatus) -> dict[str, Any]:
         """Take in what the job tells; return the last of it."""
         assert process.stdout is not None
         told: dict[str, Any] = {}
@@ -174,16 +164,16 @@ class SparkRebuild:
             except ValueError:
                 continue  # something else writes to the same place
             if told.get("stage") == "reading":
-                self.progress = Progress("reading", told["total"], told["done"])
-            elif told.get("stage") == "writing" and self.progress is not None:
-                self.progress = replace(self.progress, stage="writing", indexed=told["done"])
+                status.stage, status.entries_read, status.entries_total = "reading", told["done"], told["total"]
+            elif told.get("stage") == "writing":
+                status.stage = "writing"
         return told
 
-    async def _load(self, on_loaded: Callable[[], None]) -> None:
+    async def _load(self, status: RebuildStatus, on_loaded: Callable[[], None]) -> None:
         """Take the files in, nearest due first, with rests in between."""
         loading = BulkLoad(self._index, self._folder, os.sched_yield)
         manifest = loading.manifest
-        self.progress = Progress("loading", manifest.entries, manifest.entries)
+        status.stage = "loading"
         await asyncio.to_thread(loading.verify_positions)
         loading.load_positions()
         for number, group in loading.groups():
@@ -194,7 +184,7 @@ class SparkRebuild:
                 await asyncio.sleep(0)
                 started = time.perf_counter()
             held_s += time.perf_counter() - started
-            self.progress = replace(self.progress, indexed=self.progress.indexed + group.entries)
+            status.entries_indexed += group.entries
             on_loaded()
             await asyncio.sleep(rest_after(held_s))
         loading.finish()

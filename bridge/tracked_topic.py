@@ -25,6 +25,7 @@ from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.rebuild import SparkRebuild, SparkSettings
+from bridge.rebuild_status import Engine, RebuildStatus, Trigger
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from tracker import AckSet, Position, Store, StoreError, TopicIndex
@@ -51,9 +52,8 @@ class Surroundings(NamedTuple):
     near_term_bytes: int
     mark_dirty: Callable[["TrackedTopic"], None]
     """Asks for a sync of the store; the topic's `on_synced` is called after it."""
+    spark: SparkSettings
     now_ms: Callable[[], int] = wall_clock_ms
-    spark: SparkSettings | None = None
-    """Who fills large gaps; None: all are read here."""
 
 
 class TrackedTopic:
@@ -68,7 +68,6 @@ class TrackedTopic:
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
-        self.rebuild: SparkRebuild | None = None
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -197,9 +196,9 @@ class TrackedTopic:
         self.harvester = Harvester(
             self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
         )
-        self.rebuild = None if around.spark is None else SparkRebuild(self.topic, index, around.admin, around.spark)
+        rebuild = SparkRebuild(self.topic, index, around.admin, around.spark)
         self._gaps = GapFiller(
-            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, self.rebuild
+            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, rebuild
         )
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
@@ -257,6 +256,28 @@ class TrackedTopic:
         for subscription in self.subscriptions.values():
             for state in list(subscription.dispatcher.consumers):
                 state.consumer.close()
+
+    # -- rebuilds
+
+    @property
+    def rebuilds(self) -> list[RebuildStatus]:
+        """The last rebuilds since this bridge owns the topic partition, newest first; that one may be under way."""
+        return [] if self._gaps is None else list(self._gaps.statuses)
+
+    def start_rebuild(self, engine: Engine) -> RebuildStatus | None:
+        """Read everything again that a subscription may need; None when nothing can be read now or one is under way."""
+        index, gaps = self.index, self._gaps
+        if self.role != "owner" or index is None or gaps is None or index.harvested_position is None:
+            return None
+        if any(status.finished_ms is None for status in gaps.statuses):
+            return None
+        after = min((view.mark_delete_position for view in index.views().values()), default=index.harvested_position)
+        if engine is Engine.auto and index.entries:
+            engine = Engine.in_process  # a job's files are for where the index has nothing
+        status = RebuildStatus(Trigger.operator, after, index.harvested_position, self._around.now_ms(), engine)
+        gaps.statuses.appendleft(status)
+        self._spawn(gaps.read_all_again(status, engine))
+        return status
 
     # -- subscriptions
 
@@ -339,7 +360,7 @@ class TrackedTopic:
         assert self._gaps is not None
         assert subscription.view is not None
         if self._gaps.find(subscription.view) is not None:
-            self._spawn(self._gaps.fill(subscription.view))
+            self._spawn(self._gaps.fill(subscription.view, Trigger.seek if moved else Trigger.ownership))
 
     def _repair(self, subscription: TrackedSubscription, acks: AckSet, ledger_sizes: dict[int, int]) -> None:
         """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.app import StartError
-from bridge.cli import config, demo, serve, standalone, topics
+from bridge.cli import config, demo, rebuild, serve, standalone, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -29,6 +29,8 @@ app.command()(demo.demo)
 app.command()(standalone.standalone)
 app.command()(serve.serve)
 app.command()(topics.topics)
+app.command()(rebuild.rebuild)
+app.command()(rebuild.rebuild_status)
 app.add_typer(config.app, name="config")
 
 

@@ -17,6 +17,7 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
+from bridge.protocol.topic_name import TopicName
 
 _TIMEOUT_S = 30.0
 _ROOT = "/admin/v2/delayed"
@@ -24,7 +25,7 @@ _ROOT = "/admin/v2/delayed"
 
 def topics(admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
     """List the topic partitions that a running bridge tracks."""
-    found = get(admin_url, "/topics")
+    found = ask(admin_url, "/topics")
     if output is Output.json:
         print_json(found)
         return
@@ -41,23 +42,42 @@ def topics(admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Outpu
     print_table(table)
 
 
-def get(admin_url: str, path: str) -> Any:
+def ask(admin_url: str, path: str, method: str = "GET") -> Any:
     """The JSON that the bridge answers. Raises CommandFailed naming the URL."""
     if not _is_web_url(admin_url):
         raise CommandFailed(f"not a web URL: {admin_url!r} (expected http://host:port)")
     url = f"{admin_url.rstrip('/')}{_ROOT}{path}"
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         with error:
-            raise CommandFailed(f"GET {url}: {error.code} {error.reason}") from None
+            raise CommandFailed(f"{method} {url}: {error.code} {_reason_in(error)}") from None
     except urllib.error.URLError as error:
         raise CommandFailed(f"cannot reach the bridge at {admin_url}: {_reason(error)}") from None
     except ValueError:
-        raise CommandFailed(f"GET {url}: the answer is not JSON") from None
+        raise CommandFailed(f"{method} {url}: the answer is not JSON") from None
     except (OSError, HTTPException) as error:
-        raise CommandFailed(f"GET {url}: {error}") from None
+        raise CommandFailed(f"{method} {url}: {error}") from None
+
+
+def topic_path(topic: str) -> str:
+    """The path of a topic below the root of REST. Raises CommandFailed naming the value."""
+    try:
+        name = TopicName.parse(topic)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from None
+    if not name.persistent:
+        raise CommandFailed(f"not a persistent topic: {topic!r}")
+    return f"/{name.rest_path}"
+
+
+def _reason_in(error: urllib.error.HTTPError) -> str:
+    """What the bridge says of it, else what the status is called."""
+    try:
+        return str(json.load(error)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return error.reason
 
 
 def _is_web_url(url: str) -> bool:

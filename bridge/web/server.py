@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.protocol.topic_name import TopicName
+from bridge.rebuild_status import Engine
 from bridge.tracked_topic import TrackedTopic, wall_clock_ms
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
@@ -26,6 +27,8 @@ def build_web_app(bridge: "Bridge") -> web.Application:
             web.get(f"{ROOT}/topics", routes.topics),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/stats", routes.stats),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/partitions", routes.partitions),
+            web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild_status),
+            web.put(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild),
         ]
     )
     return app
@@ -55,11 +58,33 @@ class _Routes:
         text = await partition_table(self._tracked(request), wall_clock_ms())
         return web.Response(text=text, content_type="application/json")
 
+    async def rebuild_status(self, request: web.Request) -> web.Response:
+        topic = self._tracked(request)
+        answers = [status.answer(wall_clock_ms()) for status in topic.rebuilds]
+        if not answers:
+            raise _refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
+        return web.json_response(answers[0] | {"earlier": answers[1:]})
+
+    async def rebuild(self, request: web.Request) -> web.Response:
+        topic, engine = self._tracked(request), request.query.get("engine", Engine.auto)
+        if engine not in [each.value for each in Engine]:
+            engines = ", ".join(each.value for each in Engine)
+            raise _refused(web.HTTPBadRequest, f"no engine {engine!r}, there are {engines}")
+        status = topic.start_rebuild(Engine(engine))
+        if status is not None:
+            return web.json_response(status.answer(wall_clock_ms()), status=202)
+        if any(each.finished_ms is None for each in topic.rebuilds):
+            raise _refused(web.HTTPConflict, f"a rebuild of {topic.topic} is under way")
+        raise _refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+
     def _tracked(self, request: web.Request) -> TrackedTopic:
         match = request.match_info
         name = str(TopicName("persistent", match["tenant"], match["namespace"], match["topic"]))
         topic = None if self._bridge.topics is None else self._bridge.topics.get(name)
         if topic is None:
-            reason = json.dumps({"reason": f"{name} is not tracked by this bridge"})
-            raise web.HTTPNotFound(text=reason, content_type="application/json")
+            raise _refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
         return topic
+
+
+def _refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
+    return kind(text=json.dumps({"reason": reason}), content_type="application/json")

@@ -3,24 +3,29 @@
 DELAY_BRIDGE_LONG=1 kills ten times instead of twice, among more messages.
 """
 
+import json
 import os
 import random
 import shutil
 from collections import Counter
 from typing import Any
 
+import pytest
+
+from bridge.cli import main
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
-from tests.clients import Clients, Received, assert_quiet, drain_all, publish, shared, texts
+from tests.clients import Clients, Received, assert_quiet, drain_all, publish, rest_path, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
-COUNT = 20_000 if LONG else 2_000
+COUNT = 20_000 if LONG else 800
 KILLS = 10 if LONG else 2
-LATER_MS = 35_000
-"""After the rebuild, even on a busy machine: the start of Spark takes most of it."""
+pytestmark = pytest.mark.timeout(600)
+LATER_MS = 35_000 if LONG else 15_000
+"""After messages were published and received, and the bridge lost its index."""
 
 
 class Scene:
@@ -60,7 +65,7 @@ class Scene:
                 found.append(each)
             return len(found) >= count
 
-        wait_until(enough, f"{count} messages", timeout=60)
+        wait_until(enough, f"{count} messages", timeout=150)
         return found
 
     def assert_all_comes(self, new: set[str]) -> None:
@@ -89,22 +94,26 @@ def lose_index(bridge: BridgeProcess) -> None:
 def test_a_lost_index_is_rebuilt(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
-    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="local[2]")
+    bridge = private_bridge(rebuild_from_entries=400, spark_master="local[2]")
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
     new = {f"new {number}" for number in range(100)}
     publish(scene.producer, new, deliver_at=now_ms() + 500)
-    wait_until(lambda: "rebuild started" in bridge.log(), "the start of the rebuild", timeout=20)
-    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=60)
+    wait_until(lambda: "rebuild started" in bridge.log(), "the start of the rebuild", timeout=60)
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=150)
     scene.assert_all_comes(new)
-    assert "the gap is read here" not in bridge.log()
+    status = next(each for each in rebuilds_of(bridge, topic) if each["engine"] == "spark")
+    assert (status["state"], status["trigger"]) == ("succeeded", "ownership"), status
+    assert COUNT <= status["entriesIndexed"] <= COUNT + COUNT // 4 + len(new)
+    assert status["entriesRead"] == status["entriesTotal"] >= 2 * COUNT
+    assert status["sparkError"] is None
     assert not list((bridge.data_dir / "rebuilds").iterdir()), "the files are needed no more"
 
 
 def test_killed_during_the_rebuild(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
-    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="local[2]")
+    bridge = private_bridge(rebuild_from_entries=400, spark_master="local[2]")
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
     choose = random.Random(5)
@@ -114,15 +123,72 @@ def test_killed_during_the_rebuild(
         bridge.kill()
         bridge.start()
     scene.assert_all_comes(set())
-    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=60)
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=150)
 
 
 def test_without_spark_the_gap_is_read_here(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
-    bridge = private_bridge(rebuild_from_entries=1_000, spark_master="nonsense")
+    bridge = private_bridge(rebuild_from_entries=400, spark_master="nonsense")
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
-    wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=60)
-    assert "Master must either be yarn or start with spark, k8s, or local" in bridge.log()
+    wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=150)
     scene.assert_all_comes(set())
+    status = next(each for each in rebuilds_of(bridge, topic) if each["sparkError"])
+    assert (status["state"], status["engine"]) == ("succeeded", "in-process"), status
+    assert "Master must either be yarn or start with spark, k8s, or local" in status["sparkError"]
+
+
+def test_an_operator_has_a_topic_read_again(
+    private_bridge: BridgeFactory, clients: Clients, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is missing, so nothing is stored twice; the command shows what was done."""
+    bridge = private_bridge()
+    client = clients.connect(bridge.service_url)
+    consumer = shared(client, topic)
+    publish(client.create_producer(topic), [str(number) for number in range(300)], deliver_at=now_ms() + 5_000)
+    wait_until(lambda: bridge.topic(topic).get("entries") == 300, "300 entries in the index")
+    here = ["--admin-url", bridge.web_url]
+    assert run(["rebuild", "--wait", *here, topic]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        *("succeeded", "operator", "in-process", *range_of(bridge, topic), "300", "300", "0")
+    ]
+    assert bridge.topic(topic)["entries"] == 300
+    assert run(["rebuild-status", "--output", "json", *here, topic]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "succeeded"
+    assert sorted(texts(drain_all(consumer, 6_000, limit=300)), key=int) == [str(number) for number in range(300)]
+    assert_quiet(consumer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rebuild", "nobody-made-this"], "nobody-made-this is not tracked by this bridge"),
+        (["rebuild", "a/b"], "not a topic name: 'a/b'"),
+        (["rebuild", "non-persistent://a/b/c"], "not a persistent topic: 'non-persistent://a/b/c'"),
+        (["rebuild-status", "nobody-made-this"], "404 persistent://public/default/nobody-made-this is not tracked"),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_said(
+    bridge: BridgeProcess, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([arguments[0], "--admin-url", bridge.web_url, *arguments[1:]]) == 1
+    assert said in capsys.readouterr().err
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(str(ended.value.code or 0))
+
+
+def rebuilds_of(bridge: BridgeProcess, topic: str) -> list[dict[str, Any]]:
+    """Newest first."""
+    status, found = bridge.get(f"/admin/v2/delayed/{rest_path(topic)}/rebuild")
+    assert status == 200, found
+    return [found, *found["earlier"]]
+
+
+def range_of(bridge: BridgeProcess, topic: str) -> tuple[str, str]:
+    found = rebuilds_of(bridge, topic)[0]
+    return found["after"], found["to"]

@@ -1,0 +1,82 @@
+"""`delay-bridge rebuild` and `rebuild-status`: read a topic again for its index, and see how far that is."""
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bridge.cli.common import (
+    DEFAULT_ADMIN_URL,
+    AdminUrl,
+    CommandFailed,
+    Output,
+    OutputOption,
+    plain_table,
+    print_json,
+    print_table,
+)
+from bridge.cli.topics import ask, topic_path
+from bridge.rebuild_status import Engine
+
+_POLL_S = 0.5
+_ENDED = ("succeeded", "failed")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, or one partition of a partitioned one.")]
+
+
+def rebuild(
+    topic: Topic,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end; exit 1 when it fails.")] = False,
+    engine: Annotated[Engine, typer.Option(help="What reads the topic.")] = Engine.auto,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    output: OutputOption = Output.table,
+) -> None:
+    """Have a topic read again, and what its index lacks stored."""
+    path = f"{topic_path(topic)}/rebuild"
+    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT")
+    if wait:
+        status = _follow(admin_url, path, status)
+    _print(status, output)
+    if status["state"] == "failed":
+        raise CommandFailed(f"the rebuild failed: {status['error']}")
+
+
+def rebuild_status(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
+    """Show the rebuild of a topic's index that is under way, or the last one."""
+    _print(ask(admin_url, f"{topic_path(topic)}/rebuild"), output)
+
+
+def _follow(admin_url: str, path: str, status: dict[str, Any]) -> dict[str, Any]:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
+    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True) as progress:
+        bar = progress.add_task(status["stage"], total=1)
+        while status["state"] not in _ENDED:
+            time.sleep(_POLL_S)
+            status = ask(admin_url, path)
+            total = max(status["entriesTotal"], status["entriesRead"], 1)
+            progress.update(bar, description=status["stage"], total=total, completed=status["entriesRead"])
+    return status
+
+
+def _print(status: dict[str, Any], output: Output) -> None:
+    if output is Output.json:
+        print_json(status)
+        return
+    numbers = ("entries", "read", "indexed")
+    table = plain_table(("state", "trigger", "engine", "after", "to", *numbers), numbers)
+    table.add_row(
+        status["state"] if status["state"] in _ENDED else f"{status['state']}: {status['stage']}",
+        status["trigger"],
+        status["engine"],
+        status["after"],
+        status["to"],
+        f"{status['entriesTotal']:,}",
+        f"{status['entriesRead']:,}",
+        f"{status['entriesIndexed']:,}",
+    )
+    print_table(table)
+    if status["sparkError"]:
+        print(f"read in the bridge, for the job failed: {status['sparkError']}")

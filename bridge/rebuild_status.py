@@ -1,0 +1,84 @@
+"""What is known of a rebuild while it runs and after: pure."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tracker import Position
+
+
+class Trigger(StrEnum):
+    """Why an index is rebuilt."""
+
+    operator = "operator"
+    ownership = "ownership"
+    seek = "seek"
+
+
+class Engine(StrEnum):
+    """What reads the topic again."""
+
+    auto = "auto"
+    spark = "spark"
+    in_process = "in-process"
+
+
+@dataclass
+class RebuildStatus:
+    """One rebuild of the positions (after, to]. Times are epoch ms, counts are of entries; 0 in total: not known."""
+
+    trigger: Trigger
+    after: Position
+    to: Position
+    started_ms: int
+    engine: Engine = Engine.in_process
+    stage: str = "queued"
+    entries_total: int = 0
+    entries_read: int = 0
+    entries_indexed: int = 0
+    finished_ms: int | None = None
+    error: str | None = None
+    spark_error: str | None = None
+    """Why what a job was to read was read in the bridge instead."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def state(self) -> str:
+        """One of queued, running, succeeded, failed."""
+        if self.finished_ms is None:
+            return "queued" if self.stage == "queued" else "running"
+        return "succeeded" if self.error is None else "failed"
+
+    def finish(self, now_ms: int, error: str | None = None) -> None:
+        """Note the end."""
+        self.finished_ms, self.error, self.stage = now_ms, error, "done"
+
+    def eta_ms(self, now_ms: int) -> int | None:
+        """Return how long reading will take at its rate so far; None when that cannot be said."""
+        elapsed = now_ms - self.started_ms
+        if self.finished_ms is not None or not self.entries_read or elapsed <= 0:
+            return None
+        return round(elapsed * max(self.entries_total - self.entries_read, 0) / self.entries_read)
+
+    def answer(self, now_ms: int) -> dict[str, Any]:
+        """Return what REST says."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "stage": self.stage,
+            "trigger": self.trigger.value,
+            "engine": self.engine.value,
+            "after": str(self.after),
+            "to": str(self.to),
+            "entriesTotal": self.entries_total,
+            "entriesRead": self.entries_read,
+            "entriesIndexed": self.entries_indexed,
+            "etaMs": self.eta_ms(now_ms),
+            "startedAt": self.started_ms,
+            "finishedAt": self.finished_ms,
+            "error": self.error,
+            "sparkError": self.spark_error,
+        }
