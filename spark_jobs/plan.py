@@ -20,8 +20,9 @@ from tracker.fingerprint import Fingerprint
 
 
 class RebuildSpec(BaseModel):
-    """Index every entry of a topic partition in (after, upto] that one of the subscriptions has not acked.
+    """Index every delayed entry of a topic partition in (after, upto].
 
+    With `subscriptions`, only those that one of them has not acked: enough as long as none of them is set back.
     `output`: a folder of its own for this rebuild, local path or URI. A token is not part of it: `token_file` is, or
     the environment's DELAY_BRIDGE_AUTH_TOKEN.
     """
@@ -37,7 +38,7 @@ class RebuildSpec(BaseModel):
     after: tuple[int, int]
     upto: tuple[int, int]
     partition_width_ms: int
-    subscriptions: list[str]
+    subscriptions: list[str] = []
     output: str
     split_entries: int = limits.SPLIT_ENTRIES
     ranges_per_task: int = limits.RANGES_PER_TASK
@@ -87,13 +88,13 @@ class RangeResult(BaseModel):
 
 @dataclass(frozen=True)
 class Needed:
-    """Which entries some subscription needs."""
+    """Which entries some subscription needs; all of them when none is named."""
 
     acks: tuple[AckSet, ...]
 
     def __contains__(self, position: tuple[int, int]) -> bool:
         """Tell whether any subscription has not acked a position."""
-        return not all(acks.contains(*position) for acks in self.acks)
+        return not self.acks or not all(acks.contains(*position) for acks in self.acks)
 
 
 def marker_name(wanted: LedgerRange) -> str:

@@ -94,6 +94,8 @@ def test_what_every_subscription_has_acked_is_left_out(
     assert manifest.entries == 80
     found = loaded(tmp_path, topic, tmp_path / "out", Position(*positions[-1]))
     assert not {one[:3] for one in found} & set(both)
+    everything = spec.model_copy(update={"subscriptions": [], "output": str(tmp_path / "everything")})
+    assert Rebuild(everything, None).run(spark).entries == 100
 
 
 def test_a_second_run_reads_only_what_is_missing(
