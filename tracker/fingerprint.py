@@ -32,11 +32,20 @@ def fingerprint(keys: Sequence[bytes]) -> Fingerprint:
     """Return the fingerprint of stored keys, of 24 bytes each."""
     if not keys:
         return Fingerprint()
-    columns = np.frombuffer(b"".join(keys), ">u8").reshape(len(keys), KEY_LENGTH // 8).astype(np.uint64)
-    mixed = np.zeros(len(keys), np.uint64)
+    return Fingerprint(len(keys), int(mixed_keys(unpacked_keys(keys)).sum(dtype=np.uint64)))
+
+
+def unpacked_keys(keys: Sequence[bytes]) -> np.ndarray:
+    """Return the due time, ledger and entry of at least one stored key, a row each."""
+    return np.frombuffer(b"".join(keys), ">u8").reshape(len(keys), KEY_LENGTH // 8).astype(np.uint64)
+
+
+def mixed_keys(columns: np.ndarray) -> np.ndarray:
+    """Return 64 bits for each row of `unpacked_keys`."""
+    mixed = np.zeros(len(columns), np.uint64)
     for column, step in zip(columns.T, _STEPS, strict=True):
         mixed = _mix(mixed ^ (column + step))
-    return Fingerprint(len(keys), int(mixed.sum(dtype=np.uint64)))
+    return mixed
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

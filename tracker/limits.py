@@ -73,6 +73,9 @@ is late by so much, which at less than a hundredth stays outside of the P99."""
 JOURNAL_WRITES = 20_000
 """Writes until partition counters are stored again."""
 
+AUDIT_KEYS = 1_000
+"""Keys read in one go for an audit: 1 ms."""
+
 EXPEDITED_MAX = 10_000
 """Entries of a subscription that are to be delivered without regard to their due time and are not acked yet."""
 
