@@ -94,6 +94,8 @@ STANDBY_CHECK_S: Final = 0.5
 RECOVERY_LASTS_S: Final = 10.0
 """A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
 second."""
+AUDIT_BLOCKS_MAX: Final = 100
+"""Blocks of 512 positions whose differences an audit lists; of more it tells the number."""
 REBUILDS_KEPT: Final = 20
 """Rebuilds of a topic partition that are remembered."""
 MOVE_REST_S: Final = 0.02

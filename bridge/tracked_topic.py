@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from bridge import limits
+from bridge.audit import Audit, AuditStatus
 from bridge.broker.admin import AdminClient, AdminError, LedgerState, acks_of
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
@@ -68,6 +69,8 @@ class TrackedTopic:
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
+        self.audit: AuditStatus | None = None
+        """The audit under way, or else the last one."""
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -269,7 +272,7 @@ class TrackedTopic:
         index, gaps = self.index, self._gaps
         if self.role != "owner" or index is None or gaps is None or index.harvested_position is None:
             return None
-        if any(status.finished_ms is None for status in gaps.statuses):
+        if self.is_rebuilding:
             return None
         after = min((view.mark_delete_position for view in index.views().values()), default=index.harvested_position)
         if engine is Engine.auto and index.entries:
@@ -278,6 +281,31 @@ class TrackedTopic:
         gaps.statuses.appendleft(status)
         self._spawn(gaps.read_all_again(status, engine))
         return status
+
+    def start_audit(self) -> AuditStatus | None:
+        """Compare index and topic; None when this bridge is not the owner, or while an audit or a rebuild runs."""
+        index, connection = self.index, self._connection
+        if self.role != "owner" or index is None or connection is None:
+            return None
+        if (self.audit is not None and self.audit.finished_ms is None) or self.is_rebuilding:
+            return None
+        self.audit = AuditStatus(self._around.now_ms())
+        self._spawn(self._run_audit(Audit(self.topic, connection, index, self.audit), self.audit))
+        return self.audit
+
+    async def _run_audit(self, audit: Audit, status: AuditStatus) -> None:
+        try:
+            await audit.run()
+        except asyncio.CancelledError:
+            status.error = "this bridge is no longer the owner"
+            raise
+        finally:
+            status.finished_ms = self._around.now_ms()
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether what the index lacks is being read."""
+        return any(status.finished_ms is None for status in self.rebuilds)
 
     # -- subscriptions
 

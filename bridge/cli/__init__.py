@@ -31,6 +31,7 @@ app.command()(serve.serve)
 app.command()(topics.topics)
 app.command()(rebuild.rebuild)
 app.command()(rebuild.rebuild_status)
+app.command()(rebuild.audit)
 app.add_typer(config.app, name="config")
 
 

@@ -1,4 +1,4 @@
-"""`delay-bridge rebuild` and `rebuild-status`: read a topic again for its index, and see how far that is."""
+"""`delay-bridge rebuild`, `rebuild-status` and `audit`: read a topic again for its index, or to compare both."""
 
 import sys
 import time
@@ -47,6 +47,26 @@ def rebuild(
 def rebuild_status(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
     """Show the rebuild of a topic's index that is under way, or the last one."""
     _print(ask(admin_url, f"{topic_path(topic)}/rebuild"), output)
+
+
+def audit(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
+    """Compare a topic with its index, entry by entry; exit 1 when they differ."""
+    path = f"{topic_path(topic)}/audit"
+    status = ask(admin_url, path, "PUT")
+    while status["state"] == "running":
+        time.sleep(_POLL_S)
+        status = ask(admin_url, path)
+    if output is Output.json:
+        print_json(status)
+    else:
+        table = plain_table(("state", "compared", "checksum", "missing", "unexpected"), numbers=("compared",))
+        listed = [", ".join(status[name]) or "-" for name in ("missing", "unexpected")]
+        table.add_row(status["state"], f"{status['compared']:,}", status["checksum"], *listed)
+        print_table(table)
+    if status["state"] == "failed":
+        raise CommandFailed(f"the audit failed: {status['error']}")
+    if status["state"] == "differs":
+        raise CommandFailed(f"index and topic differ in {status['differingBlocks']} blocks of 512 positions")
 
 
 def _follow(admin_url: str, path: str, status: dict[str, Any]) -> dict[str, Any]:

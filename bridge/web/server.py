@@ -29,6 +29,8 @@ def build_web_app(bridge: "Bridge") -> web.Application:
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/partitions", routes.partitions),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild_status),
             web.put(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild),
+            web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/audit", routes.audit_status),
+            web.put(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/audit", routes.audit),
         ]
     )
     return app
@@ -73,9 +75,20 @@ class _Routes:
         status = topic.start_rebuild(Engine(engine))
         if status is not None:
             return web.json_response(status.answer(wall_clock_ms()), status=202)
-        if any(each.finished_ms is None for each in topic.rebuilds):
-            raise _refused(web.HTTPConflict, f"a rebuild of {topic.topic} is under way")
-        raise _refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+        raise _busy(topic)
+
+    async def audit_status(self, request: web.Request) -> web.Response:
+        topic = self._tracked(request)
+        if topic.audit is None:
+            raise _refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge started")
+        return web.json_response(topic.audit.answer())
+
+    async def audit(self, request: web.Request) -> web.Response:
+        topic = self._tracked(request)
+        status = topic.start_audit()
+        if status is None:
+            raise _busy(topic)
+        return web.json_response(status.answer(), status=202)
 
     def _tracked(self, request: web.Request) -> TrackedTopic:
         match = request.match_info
@@ -88,3 +101,10 @@ class _Routes:
 
 def _refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
     return kind(text=json.dumps({"reason": reason}), content_type="application/json")
+
+
+def _busy(topic: TrackedTopic) -> web.HTTPError:
+    if topic.role != "owner":
+        return _refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+    what = "a rebuild" if topic.is_rebuilding else "an audit"
+    return _refused(web.HTTPConflict, f"{what} of {topic.topic} is under way")

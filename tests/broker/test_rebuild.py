@@ -3,6 +3,7 @@
 DELAY_BRIDGE_LONG=1 kills ten times instead of twice, among more messages.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -12,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from bridge.audit import AuditStatus
 from bridge.cli import main
 from tests.bridge_process import BridgeProcess, now_ms
-from tests.broker.conftest import BridgeFactory
+from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
 from tests.clients import Clients, Received, assert_quiet, drain_all, publish, rest_path, shared, texts
 from tests.cluster import PulsarCluster
-from tests.helpers import wait_until
+from tests.helpers import wait_until, wait_until_async
+from tracker import Position, encode_key
 
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
 COUNT = 20_000 if LONG else 800
@@ -154,10 +157,57 @@ def test_an_operator_has_a_topic_read_again(
         *("succeeded", "operator", "in-process", *range_of(bridge, topic), "300", "300", "0")
     ]
     assert bridge.topic(topic)["entries"] == 300
+    assert run(["audit", *here, topic]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["succeeded", "300"]
     assert run(["rebuild-status", "--output", "json", *here, topic]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "succeeded"
     assert sorted(texts(drain_all(consumer, 6_000, limit=300)), key=int) == [str(number) for number in range(300)]
     assert_quiet(consumer)
+
+
+async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, clients: Clients, topic: str) -> None:
+    """One entry is taken out of the index, and one gets another due time."""
+    here = await bridge_here()
+    later = now_ms() + 3_600_000
+
+    def fill() -> list[Any]:
+        client = clients.connect(here.advertised_url)
+        shared(client, topic)
+        producer = client.create_producer(topic, block_if_queue_full=True)
+        return publish(producer, [str(number) for number in range(1_500)], deliver_at=later)
+
+    ids = [Position(each.ledger_id(), each.entry_id()) for each in await asyncio.to_thread(fill)]
+    assert here.topics is not None
+    tracked = here.topics.get(topic)
+    assert tracked is not None
+    await wait_until_async(lambda: tracked.role == "owner", "ownership", timeout=60)
+    index = tracked.index
+    assert index is not None
+    await wait_until_async(lambda: index.entries == 1_500 and not tracked.is_rebuilding, "1,500 entries", timeout=60)
+
+    async def audited() -> AuditStatus:
+        status = tracked.start_audit()
+        assert status is not None
+        await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=30)
+        return status
+
+    clean = await audited()
+    assert (clean.state, clean.compared, clean.missing, clean.unexpected) == ("succeeded", 1_500, [], [])
+
+    store = here._store
+    assert store is not None
+    for position, due in ((ids[7], None), (ids[1_000], later + 5)):
+        batch = store.new_batch()
+        entry = index.search.locate(position)
+        assert entry is not None
+        batch.delete(entry.key, index.families.main.handle)
+        if due is not None:
+            batch.put(encode_key(due, *position), b"\1" + entry.raw, index.families.main.handle)
+        store.write(batch)
+    differs = await audited()
+    assert differs.state == "differs"
+    assert differs.differing_blocks == 2
+    assert differs.missing == [ids[7], ids[1_000]]
 
 
 @pytest.mark.parametrize(
