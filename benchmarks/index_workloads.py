@@ -205,7 +205,7 @@ def instant(path: Path, count: int) -> Figures:
     }
 
 
-def bulk(path: Path, files: Path) -> Figures:
+def bulk(path: Path, files: Path, rest_percent: int) -> Figures:
     """Load while another topic delivers 2,000 entries a second, in the same thread."""
     with Store.open(path) as store:
         load_index = TopicIndex(store, TOPIC)
@@ -223,7 +223,7 @@ def bulk(path: Path, files: Path) -> Figures:
         loading = BulkLoad(load_index, files, os.sched_yield)
         entries = loading.manifest.entries
         started = time.perf_counter()
-        busy = deliver(live, 0, steps(loading))
+        busy = deliver(live, 0, steps(loading, rest_percent / 100))
         seconds = time.perf_counter() - started
         loading.finish()
         load_index.persist_views()
@@ -237,7 +237,7 @@ def bulk(path: Path, files: Path) -> Figures:
     }
 
 
-def steps(loading: BulkLoad) -> Iterator[None]:
+def steps(loading: BulkLoad, rests: float) -> Iterator[None]:
     """The load in steps, with rests in between; files are verified in a thread beside."""
 
     def beside(work: Callable[[], None]) -> Iterator[None]:
@@ -261,7 +261,7 @@ def steps(loading: BulkLoad) -> Iterator[None]:
             yield
             started = time.perf_counter()
         held_s += time.perf_counter() - started
-        rested = time.perf_counter() + rest_after(held_s)
+        rested = time.perf_counter() + rests * rest_after(held_s)
 
 
 def deliver(index: TopicIndex, until_ms: int, work: Iterator[None]) -> float:
