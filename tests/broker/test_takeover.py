@@ -36,7 +36,7 @@ def test_the_other_bridge_takes_over(private_bridge: BridgeFactory, clients: Cli
     producer = both.create_producer(topic)
     wait_until(lambda: "owner" in (_role(first, topic), _role(second, topic)), "a bridge owns the topic")
     owner, other = (first, second) if _role(first, topic) == "owner" else (second, first)
-    due = {str(number): int(time.time() * 1000) + 1_500 + 10 * number for number in range(200)}
+    due = {str(number): int(time.time() * 1000) + 5_000 + 10 * number for number in range(200)}
     for text, deliver_at in due.items():
         producer.send(text.encode(), deliver_at=deliver_at)
     owner.kill()
