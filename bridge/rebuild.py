@@ -23,14 +23,12 @@ import structlog
 from bridge.broker.admin import AdminClient
 from bridge.embedded.java import find_java
 from bridge.rebuild_status import RebuildStatus
-from spark_jobs.plan import RebuildSpec
+from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, RebuildSpec
 from tracker import Position, TopicIndex
 from tracker.bulk_files import MANIFEST_NAME, BulkError
 from tracker.bulk_load import BulkLoad, rest_after
 
 log = structlog.get_logger(__name__)
-
-SPEC_NAME = "spec.json"
 
 
 class RebuildError(Exception):
@@ -140,7 +138,7 @@ class SparkRebuild:
         java = await asyncio.to_thread(find_java)
         environment = java.environment(os.environ) | {"PYSPARK_PYTHON": sys.executable}
         if settings.token is not None:
-            environment["DELAY_BRIDGE_AUTH_TOKEN"] = settings.token
+            environment[TOKEN_VARIABLE] = settings.token
         log.info("rebuild started", topic=self._topic, after=str(spec.after), to=str(spec.upto), master=settings.master)
         with (self._folder / "job.log").open("ab") as errors:
             process = await asyncio.create_subprocess_exec(

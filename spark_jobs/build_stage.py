@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from spark_jobs import limits
 from spark_jobs.plan import RangeResult, RebuildSpec
 from spark_jobs.storage import Storage, StorageError
 from tracker.bulk_files import Group, TableFile, write_groups
@@ -121,6 +120,3 @@ def _stored(storage: Storage, folder: Path, file: TableFile) -> TableFile:
     storage.put(folder / file.name, name)
     (folder / file.name).unlink()
     return file.model_copy(update={"name": name})
-
-
-assert limits.BUCKET_BYTES > 0

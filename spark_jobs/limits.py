@@ -34,7 +34,5 @@ BUCKET_BYTES: Final = 256 * 1024 * 1024
 """Key and value bytes that one task sorts and writes."""
 SPREAD_POINTS: Final = 500
 """Points by which the due times of a range are remembered to cut buckets."""
-LOAD_ROWS: Final = 5_000
-"""Rows handed to Spark at a time when what was read is sorted."""
 PROGRESS_S: Final = 1.0
 """How often progress is told."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,11 @@ from spark_jobs.ledgers import LedgerRange
 from tracker import AckSet, Position
 from tracker.bulk_files import TableFile
 from tracker.fingerprint import Fingerprint
+
+SPEC_NAME = "spec.json"
+"""The file in a rebuild's folder that says what it is to do."""
+TOKEN_VARIABLE = "DELAY_BRIDGE_AUTH_TOKEN"
+"""The environment variable that holds a job's token."""
 
 
 class RebuildSpec(BaseModel):
@@ -121,11 +125,6 @@ def boundaries_of(spread: Iterable[tuple[int, int]], bucket_bytes: int) -> list[
             held = 0
         held += size
     return boundaries
-
-
-def bucket_of(boundaries: list[int], partition_number: int) -> int:
-    """Return the bucket of a time partition."""
-    return bisect_right(boundaries, partition_number)
 
 
 def plan_name(spec: RebuildSpec, boundaries: list[int], results: list[RangeResult]) -> str:

@@ -32,6 +32,11 @@ class LedgerEntry(NamedTuple):
     raw: bytes
 
 
+def message_count_of(entry: LedgerEntry) -> int:
+    """Return how many messages an entry holds: a batch has several."""
+    return max(entry.metadata.num_messages_in_batch, 1) if entry.metadata is not None else 1
+
+
 def read_range(access: Access, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
     """Yield the entries of a range in order, some at a time.
 
@@ -79,7 +84,7 @@ def _read_on(access: Access, topic: str, after: Position, last: Position) -> Gen
                     raise NotYet(f"{topic}: the broker closed the reader")
                 if frame.type == BaseCommand.MESSAGE:
                     entry = _entry(frame)
-                    used += max(entry.metadata.num_messages_in_batch, 1) if entry.metadata is not None else 1
+                    used += message_count_of(entry)
                     if (entry.ledger, entry.entry) > after:
                         entries.append(entry)
             if entries:

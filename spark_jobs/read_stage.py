@@ -14,9 +14,9 @@ import pyarrow as pa
 from spark_jobs.access import Access
 from spark_jobs.ledgers import LedgerRange
 from spark_jobs.plan import Needed, RangeResult, RebuildSpec, marker_name, spread_of
-from spark_jobs.range_reader import LedgerEntry
+from spark_jobs.range_reader import LedgerEntry, message_count_of
 from spark_jobs.side_by_side import read_ranges
-from spark_jobs.source import deliver_at_of, message_count_of
+from spark_jobs.source import deliver_at_of
 from spark_jobs.storage import Storage
 from tracker.bulk_files import TableFile, write_positions
 from tracker.entries import encode_value

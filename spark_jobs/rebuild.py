@@ -30,16 +30,23 @@ from spark_jobs.admin import topic_state
 from spark_jobs.build_stage import BucketResult, bucket_marker, build
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers import LedgerRange, TopicState, grouped, ranges_of
-from spark_jobs.plan import Needed, RangeResult, RebuildSpec, boundaries_of, marker_name, plan_name, upto_of
+from spark_jobs.plan import (
+    SPEC_NAME,
+    TOKEN_VARIABLE,
+    Needed,
+    RangeResult,
+    RebuildSpec,
+    boundaries_of,
+    marker_name,
+    plan_name,
+    upto_of,
+)
 from spark_jobs.read_stage import read_group
 from spark_jobs.session import open_session
 from spark_jobs.storage import Storage
 from tracker import Position
 from tracker.bulk_files import MANIFEST_NAME, Manifest, new_manifest
 from tracker.fingerprint import Fingerprint
-
-TOKEN_VARIABLE = "DELAY_BRIDGE_AUTH_TOKEN"
-_SPEC_NAME = "spec.json"
 
 
 class Rebuild:
@@ -67,7 +74,7 @@ class Rebuild:
 
     def finished(self) -> Manifest | None:
         """Return the manifest if all is done. Raises LedgerReadError when the folder is that of another rebuild."""
-        known = self.storage.read(_SPEC_NAME)
+        known = self.storage.read(SPEC_NAME)
         if known is not None and RebuildSpec.model_validate_json(known) != self.spec:
             raise LedgerReadError(f"{self.spec.output} belongs to another rebuild: each needs a folder of its own")
         manifest = self.storage.read(MANIFEST_NAME)
@@ -83,7 +90,7 @@ class Rebuild:
         }
 
     def _begin(self) -> None:
-        self.storage.write(_SPEC_NAME, self.spec.model_dump_json().encode())
+        self.storage.write(SPEC_NAME, self.spec.model_dump_json().encode())
 
     def _needed(self, state: TopicState) -> Needed:
         missing = [name for name in self.spec.subscriptions if name not in state.cursors]

@@ -24,7 +24,7 @@ from spark_jobs.access import Access, access_from
 from spark_jobs.admin import topic_state
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers import LedgerRange, grouped, ranges_of
-from spark_jobs.range_reader import LedgerEntry
+from spark_jobs.range_reader import LedgerEntry, message_count_of
 from spark_jobs.side_by_side import read_ranges
 from tracker import EARLIEST, Position
 
@@ -48,11 +48,6 @@ def deliver_at_of(entry: LedgerEntry) -> int | None:
     """Return when an entry is due, in epoch ms; None for one that is due at once."""
     metadata = entry.metadata
     return metadata.deliver_at_time if metadata is not None and metadata.HasField("deliver_at_time") else None
-
-
-def message_count_of(entry: LedgerEntry) -> int:
-    """Return how many messages an entry holds: a batch has several."""
-    return max(entry.metadata.num_messages_in_batch, 1) if entry.metadata is not None else 1
 
 
 def key_of(entry: LedgerEntry) -> str | None:
