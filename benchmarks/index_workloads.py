@@ -17,7 +17,7 @@ import psutil
 from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, SPAN_MS, WIDTH_MS, payloads, position_of
 from bridge import collector
 from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex
-from tracker.bulk_load import BulkLoad, rest_after
+from tracker.bulk_load import BulkLoad
 from tracker.keys import encode_key
 
 TOPIC = "persistent://public/default/index-benchmark"
@@ -254,14 +254,9 @@ def steps(loading: BulkLoad, rests: float) -> Iterator[None]:
         yield from beside(lambda group=group: loading.verify(group))  # type: ignore[misc]
         while time.perf_counter() < rested:
             yield
-        held_s = 0.0
-        started = time.perf_counter()
-        for _ in loading.load_in_steps(number, group):
-            held_s += time.perf_counter() - started
+        for rest_s in loading.load_in_steps(number, group, time.perf_counter):
+            rested = time.perf_counter() + rests * rest_s
             yield
-            started = time.perf_counter()
-        held_s += time.perf_counter() - started
-        rested = time.perf_counter() + rests * rest_after(held_s)
 
 
 def deliver(index: TopicIndex, until_ms: int, work: Iterator[None]) -> float:

@@ -26,7 +26,7 @@ from bridge.rebuild_status import RebuildStatus
 from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, RebuildSpec
 from tracker import Position, TopicIndex
 from tracker.bulk_files import MANIFEST_NAME, BulkError
-from tracker.bulk_load import BulkLoad, rest_after
+from tracker.bulk_load import BulkLoad
 
 log = structlog.get_logger(__name__)
 
@@ -184,15 +184,13 @@ class SparkRebuild:
         loading.load_positions()
         for number, group in loading.groups():
             await asyncio.to_thread(loading.verify, group)
-            held_s, started = 0.0, time.perf_counter()
-            for _ in loading.load_in_steps(number, group):
-                held_s += time.perf_counter() - started
+            rest_s = 0.0
+            for seconds in loading.load_in_steps(number, group, time.perf_counter):
+                rest_s = seconds
                 await asyncio.sleep(0)
-                started = time.perf_counter()
-            held_s += time.perf_counter() - started
             status.entries_indexed += group.entries
             on_loaded()
-            await asyncio.sleep(rest_after(held_s))
+            await asyncio.sleep(rest_s)
         loading.finish()
         log.info("rebuild loaded", topic=self._topic, entries=manifest.entries)
 

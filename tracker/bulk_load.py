@@ -106,16 +106,23 @@ class BulkLoad:
 
     def load(self, number: int, group: Group) -> int:
         """Take in a group; return how many entries it has. Raises BulkError or StoreError; then it is not in."""
-        for _ in self.load_in_steps(number, group):
+        for _ in self.load_in_steps(number, group, lambda: 0.0):
             pass
         return group.entries
 
-    def load_in_steps(self, number: int, group: Group) -> Iterator[None]:
-        """Take in a group, with other work done between the steps: see `rest_after`."""
+    def load_in_steps(self, number: int, group: Group, clock: Callable[[], float]) -> Iterator[float]:
+        """Take in a group; yield after each step, for other work, for how long to rest once it is in.
+
+        In seconds of the clock: a loader leaves the thread to others in proportion to how long it has held it.
+        """
+        started = clock()
         counters = self._counters(group)
         links = self._links(group.files)
-        yield
+        held_s = clock() - started
+        yield _rest_after(held_s)
+        started = clock()
         self._index.bulk.load_group(self.manifest.id, number, group, counters, links)
+        yield _rest_after(held_s + clock() - started)
 
     def _counters(self, group: Group) -> BulkCounters:
         try:
@@ -137,8 +144,7 @@ class BulkLoad:
             self._index.bulk.finish(self.manifest.id)
 
 
-def rest_after(held_s: float) -> float:
-    """Return for how long a loader leaves the thread to others after it has held it: deliveries go on beside it."""
+def _rest_after(held_s: float) -> float:
     return held_s / limits.BULK_SHARE - held_s
 
 
