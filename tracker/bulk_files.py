@@ -197,7 +197,7 @@ def describe_file(path: Path) -> TableFile:
 
 
 class _GroupWriter:
-    """Starts a new group at the first partition after a file is full, a new file within a partition as well."""
+    """Starts a new group at the first partition after a file is full; within a partition only when it must."""
 
     def __init__(self, directory: Path, name: str, width_ms: int) -> None:
         self._directory = directory
@@ -215,13 +215,14 @@ class _GroupWriter:
     def add(self, key: bytes, value: bytes) -> Iterator[Group]:
         due_ms, ledger, entry = decode_key(key)
         number, position = due_ms // self._width, (ledger, entry)
-        full = self._table is not None and self._table.size >= limits.BULK_FILE_BYTES
+        written = 0 if self._table is None else self._table.size
         if number != self._number:
             self._end_partition()
-            if full or self._files or len(self._partitions) >= limits.BULK_GROUP_PARTITIONS:
+            many = len(self._partitions) >= limits.BULK_GROUP_PARTITIONS
+            if many or self._files or written >= limits.BULK_FILE_BYTES:
                 yield from self.finish()
             self._number, self._lowest, self._highest = number, position, position
-        elif full:
+        elif written >= limits.BULK_FILE_MAX_BYTES:
             self._end_file()
         if self._table is None:
             self._table = _Table(self._directory, f"{self._name}-{self._count}.sst")

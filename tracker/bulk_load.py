@@ -145,7 +145,7 @@ class BulkLoad:
 
 
 def _rest_after(held_s: float) -> float:
-    return held_s / limits.BULK_SHARE - held_s
+    return min(held_s / limits.BULK_SHARE - held_s, limits.BULK_MAX_REST_S)
 
 
 class BulkRecords:

@@ -53,8 +53,12 @@ JOURNAL_ENTRIES = 100_000
 JOURNAL_PAGES = 32
 """Pages of partition counters stored per write during a round."""
 
-BULK_FILE_BYTES = 128 * 1024 * 1024
-"""Key and value bytes of one file of a bulk load; a group of small time partitions is as large."""
+BULK_FILE_BYTES = 256 * 1024 * 1024
+"""Key and value bytes after which a file of a bulk load ends with its time partition, and its group with it. Taking in
+a file holds the thread for 2 to 4 ms, whatever its size: few large ones are better."""
+
+BULK_FILE_MAX_BYTES = 2 * BULK_FILE_BYTES
+"""Key and value bytes of the largest file: a time partition that is larger has several."""
 
 BULK_GROUP_PARTITIONS = 2_048
 """Time partitions of one group of a bulk load: counting them in takes less than taking in a file, 3 ms."""
@@ -69,6 +73,9 @@ VERIFY_AHEAD_BYTES = 4 * 1024 * 1024
 BULK_SHARE = 1 / 100
 """Share of the time that a bulk load holds the thread that delivers, a few milliseconds at a time: what comes due then
 is late by so much, which at less than a hundredth stays outside of the P99."""
+
+BULK_MAX_REST_S = 1.0
+"""However long a step took: one that waited seconds for a disk is rare, and must not stop the load for minutes."""
 
 JOURNAL_WRITES = 20_000
 """Writes until partition counters are stored again."""

@@ -422,10 +422,13 @@ async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes)
     await client.close()
 
 
-@pytest.mark.parametrize("count", [0, -5, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("count", [0, -500, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
 async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count: int, delayed: bool) -> None:
-    """The broker's count of permits goes wrong for the reader of it, but what comes behind is delivered."""
+    """The broker's count of permits goes wrong for the reader of it, but what comes behind is delivered.
+
+    No count may cancel out the others: what the broker reads at once and counts as 0 messages, it sends to nobody.
+    """
     client = await raw_client(scene.url)
     await client.consume(topic)
     client.flow(100)

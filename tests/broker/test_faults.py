@@ -206,11 +206,12 @@ def test_killed_in_the_middle_of_delivery(
     consumer = shared(client, topic, receiver_queue_size=100)
     acked_at: dict[str, int] = {}
     again: list[str] = []
+    killed_at = 0
     with Load(clients.connect(pulsar.service_url), topic) as load:
         for _ in range(3):
             until = now_ms() + 1_500
             while now_ms() < until:
-                _note(drain_all(consumer, 50, limit=100), acked_at, again, killed_at=now_ms())
+                _note(drain_all(consumer, 50, limit=100), acked_at, again, killed_at)
             killed_at = now_ms()
             killable.kill()
             _note(drain_all(consumer, 50), acked_at, again, killed_at)
@@ -225,6 +226,7 @@ def test_killed_in_the_middle_of_delivery(
 
 
 def _note(received: list[Received], acked_at: dict[str, int], again: list[str], killed_at: int) -> None:
+    """`again` gets what comes although it was acked long before the latest kill, however long the start took."""
     for each in received:
         earlier = acked_at.setdefault(each.text, each.at_ms)
         if earlier < killed_at - 2 * ACKS_ARE_KEPT_AFTER_MS:

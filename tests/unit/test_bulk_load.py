@@ -86,6 +86,7 @@ def drained(index: TopicIndex, name: str, now_ms: int = 10_000) -> Entries:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BULK_FILE_BYTES", 3_000)
+    monkeypatch.setattr(limits, "BULK_FILE_MAX_BYTES", 3_000)
     monkeypatch.setattr(limits, "BULK_GROUP_PARTITIONS", 3)
 
 
