@@ -12,7 +12,7 @@ from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
-from bridge.rebuild import SparkSettings
+from bridge.spark_job import SparkSettings
 from bridge.topics import SyncLoop, Topics
 from bridge.tracked_topic import Surroundings
 from bridge.web.server import build_web_app
@@ -160,4 +160,5 @@ def _spark_settings(settings: Settings) -> SparkSettings:
         settings.broker_service_url,
         settings.broker_web_url,
         None if token is None else token.get_secret_value(),
+        settings.spark_output or None,
     )

@@ -1,38 +1,41 @@
-"""Comparing an index with its topic: the same entries, at the same due times, or a list of those that differ."""
+"""Audits: what a topic holds, read here or by a Spark job, compared with what its index holds."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from bridge import limits
-from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.fetch import read_range
-from bridge.harvester import new_entries
-from bridge.protocol.entries import StoredEntry
-from tracker import Position, StoreError, TopicIndex, encode_key
-from tracker.audit import Block, add_up, block_fingerprints, index_fingerprints
-from tracker.fingerprint import Fingerprint
-from tracker.positions import BLOCK_ENTRIES, BLOCK_SHIFT
+from bridge.broker.admin import AdminClient, AdminError
+from bridge.broker.connection import BrokerError
+from bridge.comparison import Comparison, Outcome, TopicSide
+from bridge.rebuild_status import Engine
+from bridge.spark_job import JobError, SparkJob, Told
+from spark_jobs.plan import FINGERPRINTS_NAME, ReadSpec, read_fingerprints
+from tracker import StoreError
+from tracker.audit import Scope
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
 class AuditStatus:
-    """One audit. `missing`: in the topic and not in the index at that due time; `unexpected`: the other way round."""
+    """One audit. Entries of the topic that are due before `compared_from_ms` are compared only as far as the index
+    still holds their time partitions: what was delivered and acked is gone from it.
+    """
 
     started_ms: int
+    engine: Engine
+    stage: str = "starting"
+    entries_total: int = 0
     entries_read: int = 0
-    compared: int = 0
-    checksum: int = 0
-    differing_blocks: int = 0
-    missing: list[Position] = field(default_factory=list)
-    unexpected: list[Position] = field(default_factory=list)
+    compared_from_ms: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
     finished_ms: int | None = None
     error: str | None = None
+    spark_error: str | None = None
+    """Why what a job was to read was read in the bridge instead."""
 
     @property
     def state(self) -> str:
@@ -41,108 +44,104 @@ class AuditStatus:
             return "running"
         if self.error is not None:
             return "failed"
-        return "differs" if self.differing_blocks else "succeeded"
+        return "succeeded" if self.outcome.equal else "differs"
 
     def answer(self) -> dict[str, Any]:
         """Return what REST says."""
         return {
             "state": self.state,
+            "stage": self.stage,
+            "engine": self.engine.value,
+            "entriesTotal": self.entries_total,
             "entriesRead": self.entries_read,
-            "compared": self.compared,
-            "checksum": f"{self.checksum:016x}",
-            "differingBlocks": self.differing_blocks,
-            "missing": [str(one) for one in self.missing],
-            "unexpected": [str(one) for one in self.unexpected],
+            "compared": self.outcome.compared,
+            "comparedFrom": self.compared_from_ms,
+            "checksum": f"{self.outcome.checksum:016x}",
+            "differing": self.outcome.differing,
+            "missing": [str(one) for one in self.outcome.missing],
+            "unexpected": [str(one) for one in self.outcome.unexpected],
             "startedAt": self.started_ms,
             "finishedAt": self.finished_ms,
             "error": self.error,
+            "sparkError": self.spark_error,
         }
 
 
 class Audit:
-    """Reads the topic once and all keys of the index; memory grows with the positions compared, 512 a fingerprint."""
+    """Compares what lies above what all subscriptions have: the broker may delete the rest."""
 
-    def __init__(self, topic: str, connection: BrokerConnection, index: TopicIndex, status: AuditStatus) -> None:
-        """Use `run`."""
-        self._topic = topic
-        self._connection = connection
-        self._index = index
-        self._status = status
+    def __init__(self, comparison: Comparison, admin: AdminClient, job: SparkJob, now_ms: Callable[[], int]) -> None:
+        """Use `run`, or parts of it."""
+        self._comparison = comparison
+        self._admin = admin
+        self._job = job
+        self._now_ms = now_ms
 
-    async def run(self) -> None:
-        """Compare what lies above the floor and above what all subscriptions have: the broker may delete the rest."""
-        status = self._status
+    async def run(self, status: AuditStatus) -> None:
+        """Compare; the status tells what comes of it."""
         try:
-            await self._compare()
-        except (BrokerError, StoreError) as error:
+            await self._run(status)
+        except (BrokerError, AdminError, StoreError, JobError) as error:
             status.error = str(error)
+        except asyncio.CancelledError:
+            status.error = "this bridge is no longer the owner"
+            raise
+        finally:
+            status.finished_ms, status.stage = self._now_ms(), "done"
         if status.state != "succeeded":
-            log.warning("audit", topic=self._topic, **status.answer() | {"state": status.error or "differs"})
+            log.warning("audit", topic=self._job.topic, **status.answer())
 
-    async def _compare(self) -> None:
-        after, upto = self._lowest(), self._index.harvested_position
+    async def _run(self, status: AuditStatus) -> None:
+        topic = self._job.topic
+        after, upto = self._comparison.lowest(), self._comparison.upto()
         if upto is None or after >= upto:
             return
-        in_topic = await self._topic_side(after, upto)
-        in_index: dict[Block, Fingerprint] = {}
-        for part in index_fingerprints(self._index, after, upto):
-            add_up(in_index, part)
-            await asyncio.sleep(0)
-        # What went meanwhile may be in one and not in the other.
-        lowest = self._lowest()
-        if lowest > after:
-            passed = (lowest.ledger, lowest.entry >> BLOCK_SHIFT)
-            in_topic = {block: found for block, found in in_topic.items() if block > passed}
-            in_index = {block: found for block, found in in_index.items() if block > passed}
-        total = Fingerprint()
-        for found in in_topic.values():
-            total = total.plus(found)
-        self._status.compared, self._status.checksum = total
-        differing = sorted(block for block in {*in_topic, *in_index} if in_topic.get(block) != in_index.get(block))
-        self._status.differing_blocks = len(differing)
-        for block in differing[: limits.AUDIT_BLOCKS_MAX]:
-            await self._look_into(block, after, upto)
+        status.entries_total = (await self._admin.internal_stats(topic)).entries_between(after, upto)
+        scope = self._comparison.scope(after, upto, self._now_ms(), status.entries_total)
+        status.compared_from_ms = scope.cut * scope.width_ms
+        in_topic = await self._topic_side(status, scope)
+        status.stage = "comparing"
+        if self._now_ms() >= status.compared_from_ms:
+            status.error = "reading the topic took too long: what was due later when it began is due by now"
+            return
+        status.outcome = await self._comparison.compare(in_topic, scope)
 
-    def _lowest(self) -> Position:
-        marks = [view.mark_delete_position for view in self._index.views().values()]
-        floor = self._index.floor
-        assert floor is not None
-        return max(floor, min(marks, default=floor))
+    async def _topic_side(self, status: AuditStatus, scope: Scope) -> TopicSide:
+        if status.engine is Engine.auto:
+            status.engine = Engine.spark if self._job.is_large(status.entries_total) else Engine.in_process
 
-    async def _topic_side(self, after: Position, upto: Position) -> dict[Block, Fingerprint]:
-        found: dict[Block, Fingerprint] = {}
+        def told(stage: str, done: int, total: int) -> None:
+            status.stage, status.entries_read, status.entries_total = stage, done, total
 
-        def take(entries: list[StoredEntry]) -> None:
-            keys = [encode_key(*new[:3]) for new in new_entries(entries)]
-            add_up(found, block_fingerprints(keys, after, upto))
-            self._status.entries_read += len(entries)
+        if status.engine is Engine.spark:
+            try:
+                return await self.read_by_job(scope, told)
+            except JobError as error:
+                log.warning("the topic is read here, the audit job failed", topic=self._job.topic, reason=str(error))
+                status.spark_error, status.engine = str(error), Engine.in_process
+        status.stage, status.entries_read = "reading", 0
 
-        await read_range(self._connection, self._topic, after, upto, take)
+        def read(entries: int) -> None:
+            status.entries_read += entries
+
+        return await self._comparison.topic_side(scope, read)
+
+    async def read_by_job(self, scope: Scope, told: Told) -> TopicSide:
+        """Have a job read the topic. Raises JobError."""
+        job, settings = self._job, self._job.settings
+        spec = ReadSpec(
+            topic=job.topic,
+            service_url=settings.service_url,
+            web_url=settings.web_url,
+            after=scope.after,
+            upto=scope.upto,
+            partition_width_ms=scope.width_ms,
+            cut=scope.cut,
+            held=list(scope.held),
+            output=job.output,
+        )
+        await asyncio.to_thread(job.begin, spec)
+        await job.run(spec, told)
+        found = await asyncio.to_thread(lambda: read_fingerprints(job.read(FINGERPRINTS_NAME)))
+        await asyncio.to_thread(job.remove)
         return found
-
-    async def _look_into(self, block: Block, after: Position, upto: Position) -> None:
-        """List the positions of one block that differ."""
-        ledger, first = block[0], block[1] << BLOCK_SHIFT
-        start = max(after, Position(ledger, first - 1))
-        end = min(upto, Position(ledger, first + BLOCK_ENTRIES - 1))
-        in_topic: dict[Position, int] = {}
-
-        def take(entries: list[StoredEntry]) -> None:
-            in_topic.update({Position(new.ledger, new.entry): new.deliver_at_ms for new in new_entries(entries)})
-
-        await read_range(self._connection, self._topic, start, end, take)
-        noted = {Position(ledger, entry) for _, times in self._index.positions.blocks(start, end) for entry in times}
-        in_index = dict(self._located({*noted, *in_topic}))
-        for position in sorted({*in_topic, *in_index}):
-            if in_topic.get(position) == in_index.get(position):
-                continue
-            if position in in_topic:
-                self._status.missing.append(position)
-            if position in in_index:
-                self._status.unexpected.append(position)
-
-    def _located(self, positions: Iterable[Position]) -> Iterable[tuple[Position, int]]:
-        for position in positions:
-            entry = self._index.search.locate(position)
-            if entry is not None:
-                yield position, entry.deliver_at_ms

@@ -98,6 +98,10 @@ class Settings(BaseSettings):
         default="local[*]", min_length=1, description="where Spark jobs run: local[*], spark://…, yarn, k8s://…"
     )
     spark_conf: str = Field(default="", description="settings of Spark jobs: key=value, separated by blanks")
+    spark_output: str = Field(
+        default="",
+        description="folder or URI where Spark jobs write, if not in the data directory: for workers on other machines",
+    )
     max_client_connections: int = Field(
         default=limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused"
     )

@@ -13,14 +13,18 @@ from collections.abc import Callable
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import AdminError
+from bridge.audit import Audit
+from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
+from bridge.comparison import Comparison, TopicSide, fingerprints_of
 from bridge.harvester import new_entries
 from bridge.protocol.entries import StoredEntry
-from bridge.rebuild import RebuildError, SparkRebuild
-from bridge.rebuild_status import Engine, RebuildStatus, Trigger
+from bridge.rebuild import SparkRebuild
+from bridge.rebuild_status import Engine, Proof, RebuildStatus, Trigger
+from bridge.spark_job import JobError
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
+from tracker.audit import Scope, add_up
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +41,7 @@ class GapFiller:
         on_filled: Callable[[], None],
         on_failed: Callable[[StoreError], None],
         rebuild: SparkRebuild,
+        admin: AdminClient,
     ) -> None:
         """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
 
@@ -49,6 +54,8 @@ class GapFiller:
         self._on_filled = on_filled
         self._on_failed = on_failed
         self._rebuild = rebuild
+        self._admin = admin
+        self._comparison = Comparison(topic, connection, index)
         self.statuses: deque[RebuildStatus] = deque(maxlen=limits.REBUILDS_KEPT)
         """Of the last gaps, newest first; the newest may be under way."""
         self._reading: asyncio.Task[None] | None = None
@@ -78,10 +85,17 @@ class GapFiller:
                     await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
         self._on_filled()
 
-    async def read_all_again(self, status: RebuildStatus, engine: Engine) -> None:
-        """Bring in whatever is missing in a range, gap or not: an operator wants it."""
+    async def read_all_again(self, status: RebuildStatus, engine: Engine, audit: Audit) -> None:
+        """Bring in whatever is missing in a range, gap or not: an operator wants it.
+
+        An index that holds something is not overwritten by a job's files: the job says where it differs from the
+        topic, and that is read again here.
+        """
         async with self._one_at_a_time:
-            await self._fill(status, engine)
+            if self._index.entries:
+                await self._fill(status, engine, audit)
+            else:
+                await self._fill(status, engine)
         self._on_filled()
 
     async def heal(self) -> None:
@@ -117,43 +131,91 @@ class GapFiller:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def _fill(self, status: RebuildStatus, engine: Engine) -> bool:
-        """Fill one gap; returns whether everything in it is stored. The status says more."""
+    async def _fill(self, status: RebuildStatus, engine: Engine, audit: Audit | None = None) -> bool:
+        """Fill one gap; returns whether everything in it is stored. The status says more.
+
+        With `audit`, a job only finds what differs.
+        """
         filled = False
         try:
             status.stage = "starting"
             with contextlib.suppress(AdminError):  # it is only for show, and to choose
-                status.entries_total = await self._rebuild.entries_in(status.after, status.to)
+                state = await self._admin.internal_stats(self._topic)
+                status.entries_total = state.entries_between(status.after, status.to)
+            scope = self._comparison.scope(status.after, status.to, self._now_ms(), status.entries_total)
             by_job = self._rebuild.is_large(status.entries_total) if engine is Engine.auto else engine is Engine.spark
-            rebuilt = await self._rebuild_gap(status) if by_job else None
-            filled = await self._read_gap(status) if rebuilt is None else rebuilt
+            done = await self._by_job(status, scope, audit) if by_job else None
+            filled = await self._read_gap(status, scope) if done is None else done
         finally:
             status.finish(self._now_ms(), None if filled else status.error or "cut short")
         return filled
 
-    async def _read_gap(self, status: RebuildStatus) -> bool:
-        status.engine, status.stage, status.entries_read = Engine.in_process, "reading", 0
-        if not await self._read(status.after, status.to, status):
-            return False
-        return self._note(lambda: self._index.lower_floor(status.after))
-
-    async def _rebuild_gap(self, status: RebuildStatus) -> bool | None:
+    async def _by_job(self, status: RebuildStatus, scope: Scope, audit: Audit | None) -> bool | None:
         """Have a large gap filled by a job; None when it is to be read here, for the job failed."""
         status.engine = Engine.spark
         try:
-            first, last = await self._rebuild.fill(status, self._on_filled)
+            return await (self._rebuild_gap(status, scope) if audit is None else self._mend(status, scope, audit))
         except StoreError as error:
             status.error = str(error)
             self._on_failed(error)
             return False
-        except RebuildError as error:
+        except (JobError, BrokerError) as error:
             log.warning("the gap is read here, the rebuild failed", topic=self._topic, reason=str(error))
             status.spark_error = str(error)
             return None
+
+    async def _rebuild_gap(self, status: RebuildStatus, scope: Scope) -> bool:
+        rebuilt = await self._rebuild.fill(status, scope, self._on_filled)
         floor = self._index.floor
-        if floor is not None and last < floor:
+        if floor is not None and rebuilt.upto < floor:
             return False  # time partitions were dropped meanwhile: look again at what is missing
-        return self._note(lambda: self._index.lower_floor(first)) and first <= status.after
+        if not self._note(lambda: self._index.lower_floor(rebuilt.after)):
+            return False
+        await self._prove(status, rebuilt.in_topic, rebuilt.scope)
+        return rebuilt.after <= status.after
+
+    async def _mend(self, status: RebuildStatus, scope: Scope, audit: Audit) -> bool:
+        def told(stage: str, done: int, total: int) -> None:
+            status.stage, status.entries_read, status.entries_total = stage, done, total
+
+        in_topic = await audit.read_by_job(scope, told)
+        status.stage = "comparing"
+        outcome = await self._comparison.compare(in_topic, scope)
+        for after, upto in outcome.ranges:
+            if not await self._read(after, upto, status):
+                return False
+        await self._prove(status, in_topic, scope)
+        return True
+
+    async def _read_gap(self, status: RebuildStatus, scope: Scope) -> bool:
+        status.engine, status.stage, status.entries_read = Engine.in_process, "reading", 0
+        in_topic: TopicSide = {}
+
+        def note(entries: list[StoredEntry]) -> None:
+            add_up(in_topic, fingerprints_of(entries, scope))
+
+        if not await self._read(status.after, status.to, status, note):
+            return False
+        if not self._note(lambda: self._index.lower_floor(status.after)):
+            return False
+        try:
+            await self._prove(status, in_topic, scope)
+        except (JobError, BrokerError, StoreError) as error:
+            status.error = str(error)
+            return False
+        return True
+
+    async def _prove(self, status: RebuildStatus, in_topic: TopicSide, scope: Scope) -> None:
+        """Compare the index with what was read. Raises JobError when it lacks something, BrokerError, StoreError."""
+        status.stage = "proving"
+        if self._now_ms() >= scope.cut * scope.width_ms:
+            log.warning("no proof of a rebuild: what was due later when it began is due by now", topic=self._topic)
+            return
+        outcome = await self._comparison.compare(in_topic, scope)
+        if outcome.missing:
+            listed = ", ".join(str(one) for one in outcome.missing[:10])
+            raise JobError(f"the index still lacks {len(outcome.missing)} entries of the topic: {listed}")
+        status.proof = Proof(outcome.compared, outcome.checksum, scope.cut * scope.width_ms)
 
     def _note(self, write: Callable[[], object]) -> bool:
         try:
@@ -163,10 +225,18 @@ class GapFiller:
             return False
         return True
 
-    async def _read(self, after: Position, to: Position, status: RebuildStatus | None = None) -> bool:
+    async def _read(
+        self,
+        after: Position,
+        to: Position,
+        status: RebuildStatus | None = None,
+        on_read: Callable[[list[StoredEntry]], None] = lambda _: None,
+    ) -> bool:
+        """Store what is delayed in (after, to]; returns whether all of it is stored."""
         self._void = False
 
         def store(entries: list[StoredEntry]) -> None:
+            on_read(entries)
             indexed = self._store(entries)
             if status is not None:
                 status.entries_read += len(entries)

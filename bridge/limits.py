@@ -96,6 +96,16 @@ RECOVERY_LASTS_S: Final = 10.0
 second."""
 AUDIT_BLOCKS_MAX: Final = 100
 """Blocks of 512 positions whose differences an audit lists; of more it tells the number."""
+AUDIT_LISTED_MAX: Final = 1_000
+"""Positions that differ of which an audit keeps a list."""
+AUDIT_LOOKUPS: Final = 100
+"""Positions looked up in one go: 1 ms."""
+AUDIT_AHEAD_MS: Final = 60_000
+AUDIT_ENTRIES_PER_S: Final = 5_000
+"""What is due within a minute, and the time that reading takes at this rate, may be delivered, acked and dropped while
+it is compared."""
+AUDIT_FEW: Final = 20
+"""An index with so many times the entries of what is compared is not read as a whole: the entries are looked up."""
 REBUILDS_KEPT: Final = 20
 """Rebuilds of a topic partition that are remembered."""
 MOVE_REST_S: Final = 0.02

@@ -26,6 +26,19 @@ class Engine(StrEnum):
     in_process = "in-process"
 
 
+@dataclass(frozen=True)
+class Proof:
+    """So many entries are in the topic and in the index, with the same checksum: all that is due from a time on."""
+
+    count: int
+    checksum: int
+    from_ms: int
+
+    def answer(self) -> dict[str, Any]:
+        """Return what REST says."""
+        return {"count": self.count, "checksum": f"{self.checksum:016x}", "from": self.from_ms}
+
+
 @dataclass
 class RebuildStatus:
     """One rebuild of the positions (after, to]. Times are epoch ms, counts are of entries; 0 in total: not known."""
@@ -43,6 +56,7 @@ class RebuildStatus:
     error: str | None = None
     spark_error: str | None = None
     """Why what a job was to read was read in the bridge instead."""
+    proof: Proof | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -80,5 +94,6 @@ class RebuildStatus:
             "startedAt": self.started_ms,
             "finishedAt": self.finished_ms,
             "error": self.error,
+            "proof": None if self.proof is None else self.proof.answer(),
             "sparkError": self.spark_error,
         }

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import structlog
 
 from bridge import limits
-from bridge.audit import Audit, AuditStatus
 from bridge.broker.admin import AdminClient, AdminError, LedgerState, acks_of
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
@@ -25,10 +24,12 @@ from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership, checkpoint_properti
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
-from bridge.rebuild import SparkRebuild, SparkSettings
-from bridge.rebuild_status import Engine, RebuildStatus, Trigger
+from bridge.rebuild import SparkRebuild
+from bridge.rebuild_status import Trigger
+from bridge.spark_job import SparkSettings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
+from bridge.upkeep import Upkeep
 from tracker import AckSet, Position, Store, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -69,8 +70,8 @@ class TrackedTopic:
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
-        self.audit: AuditStatus | None = None
-        """The audit under way, or else the last one."""
+        self.upkeep: Upkeep | None = None
+        """For operators; None while this bridge is not the owner."""
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -199,9 +200,12 @@ class TrackedTopic:
         self.harvester = Harvester(
             self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
         )
-        rebuild = SparkRebuild(self.topic, index, around.admin, around.spark)
+        rebuild = SparkRebuild(self.topic, index, around.spark)
         self._gaps = GapFiller(
-            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, rebuild
+            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, rebuild, around.admin
+        )
+        self.upkeep = Upkeep(
+            self.topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self._spawn
         )
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
@@ -231,7 +235,7 @@ class TrackedTopic:
         )
 
     async def _step_down(self) -> None:
-        self.role, self.owner = "opening", None
+        self.role, self.owner, self.upkeep = "opening", None, None
         self._pump.stop()
         self._stop_subscriptions()
         if self.harvester is not None:
@@ -259,53 +263,6 @@ class TrackedTopic:
         for subscription in self.subscriptions.values():
             for state in list(subscription.dispatcher.consumers):
                 state.consumer.close()
-
-    # -- rebuilds
-
-    @property
-    def rebuilds(self) -> list[RebuildStatus]:
-        """The last rebuilds since this bridge owns the topic partition, newest first; that one may be under way."""
-        return [] if self._gaps is None else list(self._gaps.statuses)
-
-    def start_rebuild(self, engine: Engine) -> RebuildStatus | None:
-        """Read everything again that a subscription may need; None when nothing can be read now or one is under way."""
-        index, gaps = self.index, self._gaps
-        if self.role != "owner" or index is None or gaps is None or index.harvested_position is None:
-            return None
-        if self.is_rebuilding:
-            return None
-        after = min((view.mark_delete_position for view in index.views().values()), default=index.harvested_position)
-        if engine is Engine.auto and index.entries:
-            engine = Engine.in_process  # a job's files are for where the index has nothing
-        status = RebuildStatus(Trigger.operator, after, index.harvested_position, self._around.now_ms(), engine)
-        gaps.statuses.appendleft(status)
-        self._spawn(gaps.read_all_again(status, engine))
-        return status
-
-    def start_audit(self) -> AuditStatus | None:
-        """Compare index and topic; None when this bridge is not the owner, or while an audit or a rebuild runs."""
-        index, connection = self.index, self._connection
-        if self.role != "owner" or index is None or connection is None:
-            return None
-        if (self.audit is not None and self.audit.finished_ms is None) or self.is_rebuilding:
-            return None
-        self.audit = AuditStatus(self._around.now_ms())
-        self._spawn(self._run_audit(Audit(self.topic, connection, index, self.audit), self.audit))
-        return self.audit
-
-    async def _run_audit(self, audit: Audit, status: AuditStatus) -> None:
-        try:
-            await audit.run()
-        except asyncio.CancelledError:
-            status.error = "this bridge is no longer the owner"
-            raise
-        finally:
-            status.finished_ms = self._around.now_ms()
-
-    @property
-    def is_rebuilding(self) -> bool:
-        """Whether what the index lacks is being read."""
-        return any(status.finished_ms is None for status in self.rebuilds)
 
     # -- subscriptions
 

@@ -14,21 +14,24 @@ from spark_jobs import limits
 from spark_jobs.access import Access
 from spark_jobs.ledgers import LedgerRange
 from tracker import AckSet, Position
+from tracker.audit import Cell, Scope, add_up
 from tracker.bulk_files import TableFile
 from tracker.fingerprint import Fingerprint
 
 SPEC_NAME = "spec.json"
-"""The file in a rebuild's folder that says what it is to do."""
+"""The file in a job's folder that says what it is to do."""
+FINGERPRINTS_NAME = "fingerprints.json"
+"""The file that says what the topic holds: [*cell, entries, checksum] for every cell, see `tracker.audit`."""
 TOKEN_VARIABLE = "DELAY_BRIDGE_AUTH_TOKEN"
 """The environment variable that holds a job's token."""
 
 
-class RebuildSpec(BaseModel):
-    """Index every delayed entry of a topic partition in (after, upto].
+class ReadSpec(BaseModel):
+    """Read every delayed entry of a topic partition in (after, upto].
 
-    With `subscriptions`, only those that one of them has not acked: enough as long as none of them is set back.
-    `output`: a folder of its own for this rebuild, local path or URI. A token is not part of it: `token_file` is, or
-    the environment's DELAY_BRIDGE_AUTH_TOKEN.
+    `cut` and `held`: numbers of time partitions, what fingerprints are made of, see `tracker.audit.Scope`.
+    `output`: a folder of its own for this job, local path or URI. A token is not part of it: `token_file` is, or the
+    environment's DELAY_BRIDGE_AUTH_TOKEN.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,11 +45,11 @@ class RebuildSpec(BaseModel):
     after: tuple[int, int]
     upto: tuple[int, int]
     partition_width_ms: int
-    subscriptions: list[str] = []
+    cut: int = 0
+    held: list[int] = []
     output: str
     split_entries: int = limits.SPLIT_ENTRIES
     ranges_per_task: int = limits.RANGES_PER_TASK
-    bucket_bytes: int = limits.BUCKET_BYTES
 
     def access(self, token: str | None) -> Access:
         """Return where to read."""
@@ -60,10 +63,21 @@ class RebuildSpec(BaseModel):
         )
 
 
+class RebuildSpec(ReadSpec):
+    """Index what is read.
+
+    With `subscriptions`, only what one of them has not acked: enough as long as none of them is set back.
+    """
+
+    subscriptions: list[str] = []
+    bucket_bytes: int = limits.BUCKET_BYTES
+
+
 class RangeResult(BaseModel):
     """One range as read: the file with what is kept of it, and what that comes to.
 
-    `spread`: (time partition, bytes) pairs that stand for the due times, at most SPREAD_POINTS.
+    `spread`: (time partition, bytes) pairs that stand for the due times, at most SPREAD_POINTS. `cells`: of every
+    cell with delayed entries, kept or not, [*cell, entries, checksum].
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,6 +92,7 @@ class RangeResult(BaseModel):
     rows: str | None
     positions: TableFile | None
     spread: list[tuple[int, int]]
+    cells: list[tuple[int, int, int, int]]
 
     @property
     def range(self) -> LedgerRange:
@@ -127,6 +142,24 @@ def boundaries_of(spread: Iterable[tuple[int, int]], bucket_bytes: int) -> list[
     return boundaries
 
 
+def scope_of(spec: ReadSpec) -> Scope:
+    """Return what the fingerprints of a job speak of."""
+    return Scope(Position(*spec.after), upto_of(spec), spec.partition_width_ms, spec.cut, tuple(spec.held))
+
+
+def fingerprints_of(results: Iterable[RangeResult]) -> bytes:
+    """Return the content of FINGERPRINTS_NAME."""
+    found: dict[Cell, Fingerprint] = {}
+    for one in results:
+        add_up(found, {(first, second): Fingerprint(*known) for first, second, *known in one.cells})
+    return json.dumps([[*cell, *known] for cell, known in sorted(found.items())]).encode()
+
+
+def read_fingerprints(data: bytes) -> dict[Cell, Fingerprint]:
+    """Undo `fingerprints_of`. Raises ValueError."""
+    return {(first, second): Fingerprint(entries, checksum) for first, second, entries, checksum in json.loads(data)}
+
+
 def plan_name(spec: RebuildSpec, boundaries: list[int], results: list[RangeResult]) -> str:
     """Name what the groups are made from: those of another plan are of no use."""
     made_from = [
@@ -138,6 +171,6 @@ def plan_name(spec: RebuildSpec, boundaries: list[int], results: list[RangeResul
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
 
 
-def upto_of(spec: RebuildSpec) -> Position:
-    """Return the last position a rebuild looks at."""
+def upto_of(spec: ReadSpec) -> Position:
+    """Return the last position a job looks at."""
     return Position(*spec.upto)

@@ -35,6 +35,29 @@ class Storage:
         except OSError as error:
             raise StorageError(f"cannot write {name} to {self.uri}: {error}") from error
 
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file out of the storage, as a whole or not at all, unless it is there. May raise OSError too."""
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}.new")
+        try:
+            with self._files.open_input_stream(self._path(name)) as source, draft.open("wb") as data:
+                shutil.copyfileobj(source, data, 1 << 20)
+            draft.rename(target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise StorageError(f"cannot fetch {name} from {self.uri}: {error}") from error
+
+    def remove(self) -> None:
+        """Delete the folder with all that is in it, if it is there."""
+        try:
+            self._files.delete_dir(self._root)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(f"cannot delete {self.uri}: {error}") from error
+
     def write(self, name: str, data: bytes) -> None:
         """Write a small file that is there as a whole or not at all."""
         draft = f"{self._path(name)}.{uuid.uuid4().hex}.new"

@@ -1,63 +1,136 @@
-"""What an index holds, in a form that can be compared with what a topic holds: a fingerprint for every block of 512
-positions. Equal fingerprints mean equal sets of (timestamp, ledger, entry); blocks that differ are looked into.
+"""What an index holds, in a form that can be compared with what a topic holds: fingerprints of cells.
+
+What is due later is cut into blocks of 512 positions, so that a difference leads to a few positions. What is due, or
+soon is, may be delivered, acked and dropped while it is compared, but only a whole time partition at a time: there a
+cell is a time partition, and one that is gone at the end does not count. Equal fingerprints mean equal sets of
+(timestamp, ledger, entry).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
 
 import numpy as np
 
 from tracker import limits
 from tracker.fingerprint import Fingerprint, mixed_keys, unpacked_keys
-from tracker.keys import FIRST_KEY, successor, time_bound
+from tracker.keys import encode_key, successor, time_bound
 from tracker.position import Position
-from tracker.positions import BLOCK_SHIFT
+from tracker.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.topic_index import TopicIndex
 
-Block = tuple[int, int]
-"""A ledger and entry number divided by 512."""
+Cell = tuple[int, int]
+"""A ledger and entry number divided by 512; or PARTITION and the number of a time partition."""
+PARTITION = -1
 
-_END = time_bound(2**64 - 1)
+
+@dataclass(frozen=True)
+class Scope:
+    """What is compared: positions in (after, upto] with due times from time partition `cut` on, or in one of `held`."""
+
+    after: Position
+    upto: Position
+    width_ms: int
+    cut: int = 0
+    held: tuple[int, ...] = ()
+
+    def has(self, deliver_at_ms: int, position: Position) -> bool:
+        """Tell whether an entry is compared."""
+        number = deliver_at_ms // self.width_ms
+        return self.after < position <= self.upto and (number >= self.cut or number in self.held)
 
 
-def block_fingerprints(keys: Sequence[bytes], after: Position, upto: Position) -> dict[Block, Fingerprint]:
-    """Return the fingerprint of each block, over the stored keys whose position lies in (after, upto]."""
+def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, lasts_ms: int) -> Scope:
+    """Return what can be compared in (after, upto] by someone who needs `lasts_ms` for it."""
+    width = index.partition_width_ms
+    cut = (now_ms + lasts_ms) // width + 1
+    passed = takewhile(lambda number: number < cut, (known.number for known in index.table.from_number(0)))
+    return Scope(after, upto, width, cut, tuple(islice(passed, limits.AUDIT_HELD_MAX)))
+
+
+def cell_fingerprints(keys: Sequence[bytes], scope: Scope) -> dict[Cell, Fingerprint]:
+    """Return the fingerprint of each cell, over those of the stored keys that are in the scope."""
     if not keys:
         return {}
     columns = unpacked_keys(keys)
-    ledgers, entries = columns[:, 1].astype(np.int64), columns[:, 2].astype(np.int64)
+    due, ledgers, entries = (column.astype(np.int64) for column in columns.T)
+    numbers = due // scope.width_ms
+    ahead = numbers >= scope.cut
+    after, upto = scope.after, scope.upto
     inside = ((ledgers > after.ledger) | ((ledgers == after.ledger) & (entries > after.entry))) & (
         (ledgers < upto.ledger) | ((ledgers == upto.ledger) & (entries <= upto.entry))
     )
-    places = np.stack([ledgers[inside], entries[inside] >> BLOCK_SHIFT], axis=1)
-    if not len(places):
+    inside &= ahead | np.isin(numbers, np.array(scope.held, np.int64))
+    if not inside.any():
         return {}
-    blocks, of_key = np.unique(places, axis=0, return_inverse=True)
-    sums = np.zeros(len(blocks), np.uint64)
+    cells = np.stack([np.where(ahead, ledgers, PARTITION), np.where(ahead, entries >> BLOCK_SHIFT, numbers)], axis=1)
+    found, of_key = np.unique(cells[inside], axis=0, return_inverse=True)
+    sums = np.zeros(len(found), np.uint64)
     np.add.at(sums, of_key.reshape(-1), mixed_keys(columns[inside]))
-    counts = np.bincount(of_key.reshape(-1), minlength=len(blocks))
+    counts = np.bincount(of_key.reshape(-1), minlength=len(found))
     return {
-        (int(ledger), int(block)): Fingerprint(int(count), int(total))
-        for (ledger, block), count, total in zip(blocks, counts, sums, strict=True)
+        (int(first), int(second)): Fingerprint(int(count), int(total))
+        for (first, second), count, total in zip(found, counts, sums, strict=True)
     }
 
 
-def index_fingerprints(index: TopicIndex, after: Position, upto: Position) -> Iterator[dict[Block, Fingerprint]]:
-    """Yield parts of what an index holds in (after, upto], to be added up; others may have their turn in between.
+def index_fingerprints(index: TopicIndex, scope: Scope) -> Iterator[dict[Cell, Fingerprint]]:
+    """Yield parts of what an index holds, to be added up; others may have their turn in between."""
+    for number in scope.held:
+        for keys in partition_keys(index, number):
+            yield cell_fingerprints(keys, scope)
+    for keys in _keys(index, time_bound(scope.cut * scope.width_ms), time_bound(2**64)):
+        yield cell_fingerprints(keys, scope)
 
-    What is added meanwhile lies above the harvested position. What is dropped raises the floor: compare only what lies
-    above it at the end.
-    """
-    start = FIRST_KEY
-    while keys := list(islice(index.reader.keys(start, _END), limits.AUDIT_KEYS)):
-        yield block_fingerprints(keys, after, upto)
+
+def partition_keys(index: TopicIndex, number: int) -> Iterator[list[bytes]]:
+    """Yield the keys of a time partition, some at a time; others may have their turn in between."""
+    width = index.partition_width_ms
+    return _keys(index, time_bound(number * width), time_bound((number + 1) * width))
+
+
+def _keys(index: TopicIndex, start: bytes, end: bytes) -> Iterator[list[bytes]]:
+    while keys := list(islice(index.reader.keys(start, end), limits.AUDIT_KEYS)):
+        yield keys
         start = successor(keys[-1])
 
 
-def add_up(total: dict[Block, Fingerprint], part: dict[Block, Fingerprint]) -> None:
+def noted_fingerprints(index: TopicIndex, scope: Scope, cells: Iterable[Cell]) -> Iterator[dict[Cell, Fingerprint]]:
+    """Yield the same for a few cells, by looking up what is noted of their positions: far cheaper in a large index.
+
+    What the index holds without a note of it is not found. Cells that are time partitions are read.
+    """
+    for cell in cells:
+        if cell[0] == PARTITION:
+            yield from index_fingerprints(index, Scope(scope.after, scope.upto, scope.width_ms, 2**62, (cell[1],)))
+            continue
+        keys = [key for key in _noted_keys(index, scope, cell) if key_is_ahead(key, scope)]
+        for start in range(0, len(keys), limits.AUDIT_LOOKUPS):
+            found = [key for key in keys[start : start + limits.AUDIT_LOOKUPS] if index.reader.contains(key)]
+            yield cell_fingerprints(found, scope)
+
+
+def key_is_ahead(key: bytes, scope: Scope) -> bool:
+    """Tell whether a key belongs to a cell of positions."""
+    return key >= time_bound(scope.cut * scope.width_ms)
+
+
+def block_range(scope: Scope, block: Cell) -> tuple[Position, Position]:
+    """Return the positions (after, upto] of a block that are in the scope."""
+    ledger, first = block[0], block[1] << BLOCK_SHIFT
+    start = max(scope.after, Position(ledger, first - 1))
+    return start, min(scope.upto, Position(ledger, first + BLOCK_ENTRIES - 1))
+
+
+def _noted_keys(index: TopicIndex, scope: Scope, block: Cell) -> list[bytes]:
+    noted = index.positions.blocks(*block_range(scope, block))
+    return [encode_key(due, ledger, entry) for ledger, times in noted for entry, due in times.items()]
+
+
+def add_up(total: dict[Cell, Fingerprint], part: dict[Cell, Fingerprint]) -> None:
     """Add a part to a total."""
-    for block, found in part.items():
-        known = total.get(block)
-        total[block] = found if known is None else known.plus(found)
+    for cell, found in part.items():
+        known = total.get(cell)
+        total[cell] = found if known is None else known.plus(found)

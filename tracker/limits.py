@@ -83,6 +83,12 @@ JOURNAL_WRITES = 20_000
 AUDIT_KEYS = 1_000
 """Keys read in one go for an audit: 1 ms."""
 
+AUDIT_LOOKUPS = 100
+"""Keys looked up in one go for an audit: 1 ms."""
+
+AUDIT_HELD_MAX = 10_000
+"""Time partitions that have passed, or soon will, and are compared one by one: the oldest; later ones are left out."""
+
 EXPEDITED_MAX = 10_000
 """Entries of a subscription that are to be delivered without regard to their due time and are not acked yet."""
 

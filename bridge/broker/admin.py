@@ -52,6 +52,16 @@ class LedgerState:
     ledger_sizes: dict[int, int] = field(default_factory=dict)
     cursors: dict[str, CursorState] = field(default_factory=dict)
 
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """Return how many entries of the topic lie in (after, upto]."""
+        entries = 0
+        for ledger, size in self.ledger_sizes.items():
+            if after.ledger <= ledger <= upto.ledger:
+                first = after.entry + 1 if ledger == after.ledger else 0
+                end = upto.entry + 1 if ledger == upto.ledger else size
+                entries += max(end - first, 0)
+        return entries
+
 
 class AdminClient:
     """Calls `web_url`; redirects to the owning broker are followed."""

@@ -22,20 +22,25 @@ from bridge.cli.topics import ask, topic_path
 from bridge.rebuild_status import Engine
 
 _POLL_S = 0.5
-_ENDED = ("succeeded", "failed")
+_ENDED = ("succeeded", "failed", "differs")
 
+EngineOption = Annotated[Engine, typer.Option(help="What reads the topic.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, or one partition of a partitioned one.")]
 
 
 def rebuild(
     topic: Topic,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end; exit 1 when it fails.")] = False,
-    engine: Annotated[Engine, typer.Option(help="What reads the topic.")] = Engine.auto,
+    engine: EngineOption = Engine.auto,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the one that was started like this.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     output: OutputOption = Output.table,
 ) -> None:
     """Have a topic read again, and what its index lacks stored."""
     path = f"{topic_path(topic)}/rebuild"
+    if cancel:
+        _print(ask(admin_url, path, "DELETE"), output)
+        return
     status = ask(admin_url, f"{path}?engine={engine.value}", "PUT")
     if wait:
         status = _follow(admin_url, path, status)
@@ -49,24 +54,26 @@ def rebuild_status(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output
     _print(ask(admin_url, f"{topic_path(topic)}/rebuild"), output)
 
 
-def audit(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
+def audit(
+    topic: Topic,
+    engine: EngineOption = Engine.auto,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    output: OutputOption = Output.table,
+) -> None:
     """Compare a topic with its index, entry by entry; exit 1 when they differ."""
     path = f"{topic_path(topic)}/audit"
-    status = ask(admin_url, path, "PUT")
-    while status["state"] == "running":
-        time.sleep(_POLL_S)
-        status = ask(admin_url, path)
+    status = _follow(admin_url, path, ask(admin_url, f"{path}?engine={engine.value}", "PUT"))
     if output is Output.json:
         print_json(status)
     else:
-        table = plain_table(("state", "compared", "checksum", "missing", "unexpected"), numbers=("compared",))
+        table = plain_table(("state", "engine", "compared", "checksum", "missing", "unexpected"), numbers=("compared",))
         listed = [", ".join(status[name]) or "-" for name in ("missing", "unexpected")]
-        table.add_row(status["state"], f"{status['compared']:,}", status["checksum"], *listed)
+        table.add_row(status["state"], status["engine"], f"{status['compared']:,}", status["checksum"], *listed)
         print_table(table)
     if status["state"] == "failed":
         raise CommandFailed(f"the audit failed: {status['error']}")
     if status["state"] == "differs":
-        raise CommandFailed(f"index and topic differ in {status['differingBlocks']} blocks of 512 positions")
+        raise CommandFailed(f"index and topic differ in {status['differing']} blocks of positions or time partitions")
 
 
 def _follow(admin_url: str, path: str, status: dict[str, Any]) -> dict[str, Any]:
@@ -98,5 +105,7 @@ def _print(status: dict[str, Any], output: Output) -> None:
         f"{status['entriesIndexed']:,}",
     )
     print_table(table)
+    if proof := status["proof"]:
+        print(f"index and topic hold the same {proof['count']:,} entries, checksum {proof['checksum']}")
     if status["sparkError"]:
         print(f"read in the bridge, for the job failed: {status['sparkError']}")

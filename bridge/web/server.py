@@ -8,6 +8,7 @@ from aiohttp import web
 from bridge.protocol.topic_name import TopicName
 from bridge.rebuild_status import Engine
 from bridge.tracked_topic import TrackedTopic, wall_clock_ms
+from bridge.upkeep import Upkeep
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def build_web_app(bridge: "Bridge") -> web.Application:
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/partitions", routes.partitions),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild_status),
             web.put(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.rebuild),
+            web.delete(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/rebuild", routes.cancel_rebuild),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/audit", routes.audit_status),
             web.put(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/audit", routes.audit),
         ]
@@ -62,30 +64,35 @@ class _Routes:
 
     async def rebuild_status(self, request: web.Request) -> web.Response:
         topic = self._tracked(request)
-        answers = [status.answer(wall_clock_ms()) for status in topic.rebuilds]
+        answers = [status.answer(wall_clock_ms()) for status in _upkeep(topic).rebuilds]
         if not answers:
             raise _refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
         return web.json_response(answers[0] | {"earlier": answers[1:]})
 
     async def rebuild(self, request: web.Request) -> web.Response:
-        topic, engine = self._tracked(request), request.query.get("engine", Engine.auto)
-        if engine not in [each.value for each in Engine]:
-            engines = ", ".join(each.value for each in Engine)
-            raise _refused(web.HTTPBadRequest, f"no engine {engine!r}, there are {engines}")
-        status = topic.start_rebuild(Engine(engine))
-        if status is not None:
-            return web.json_response(status.answer(wall_clock_ms()), status=202)
-        raise _busy(topic)
+        topic = self._tracked(request)
+        status = _upkeep(topic).start_rebuild(_engine(request))
+        if status is None:
+            raise _busy(topic)
+        return web.json_response(status.answer(wall_clock_ms()), status=202)
+
+    async def cancel_rebuild(self, request: web.Request) -> web.Response:
+        topic = self._tracked(request)
+        status = _upkeep(topic).cancel_rebuild()
+        if status is None:
+            raise _refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
+        return web.json_response(status.answer(wall_clock_ms()), status=202)
 
     async def audit_status(self, request: web.Request) -> web.Response:
         topic = self._tracked(request)
-        if topic.audit is None:
-            raise _refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge started")
-        return web.json_response(topic.audit.answer())
+        status = _upkeep(topic).audit
+        if status is None:
+            raise _refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge took it over")
+        return web.json_response(status.answer())
 
     async def audit(self, request: web.Request) -> web.Response:
         topic = self._tracked(request)
-        status = topic.start_audit()
+        status = _upkeep(topic).start_audit(_engine(request))
         if status is None:
             raise _busy(topic)
         return web.json_response(status.answer(), status=202)
@@ -103,8 +110,21 @@ def _refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
     return kind(text=json.dumps({"reason": reason}), content_type="application/json")
 
 
+def _upkeep(topic: TrackedTopic) -> Upkeep:
+    if topic.upkeep is None:
+        reason = f"{topic.topic} is not owned by this bridge, its role is {topic.role}"
+        raise _refused(web.HTTPConflict, reason)
+    return topic.upkeep
+
+
+def _engine(request: web.Request) -> Engine:
+    engine = request.query.get("engine", Engine.auto)
+    if engine not in [each.value for each in Engine]:
+        engines = ", ".join(each.value for each in Engine)
+        raise _refused(web.HTTPBadRequest, f"no engine {engine!r}, there are {engines}")
+    return Engine(engine)
+
+
 def _busy(topic: TrackedTopic) -> web.HTTPError:
-    if topic.role != "owner":
-        return _refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
-    what = "a rebuild" if topic.is_rebuilding else "an audit"
+    what = "a rebuild" if _upkeep(topic).is_rebuilding else "an audit"
     return _refused(web.HTTPConflict, f"{what} of {topic.topic} is under way")

@@ -15,6 +15,8 @@ import pytest
 
 from bridge.audit import AuditStatus
 from bridge.cli import main
+from bridge.rebuild_status import Engine
+from bridge.upkeep import Upkeep
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
@@ -183,16 +185,26 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
     await wait_until_async(lambda: tracked.role == "owner", "ownership", timeout=60)
     index = tracked.index
     assert index is not None
-    await wait_until_async(lambda: index.entries == 1_500 and not tracked.is_rebuilding, "1,500 entries", timeout=60)
 
-    async def audited() -> AuditStatus:
-        status = tracked.start_audit()
+    def upkeep() -> Upkeep:
+        assert tracked is not None
+        assert tracked.upkeep is not None
+        return tracked.upkeep
+
+    await wait_until_async(lambda: index.entries == 1_500 and not upkeep().is_rebuilding, "1,500 entries", timeout=60)
+
+    async def audited(engine: Engine) -> AuditStatus:
+        status = upkeep().start_audit(engine)
         assert status is not None
-        await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=30)
+        await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=60)
         return status
 
-    clean = await audited()
-    assert (clean.state, clean.compared, clean.missing, clean.unexpected) == ("succeeded", 1_500, [], [])
+    clean = await audited(Engine.in_process)
+    assert (clean.state, clean.outcome.compared) == ("succeeded", 1_500)
+    by_job = await audited(Engine.spark)
+    assert (by_job.state, by_job.engine, by_job.outcome) == ("succeeded", Engine.spark, clean.outcome), (
+        by_job.spark_error
+    )
 
     store = here._store
     assert store is not None
@@ -204,10 +216,17 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
         if due is not None:
             batch.put(encode_key(due, *position), b"\1" + entry.raw, index.families.main.handle)
         store.write(batch)
-    differs = await audited()
-    assert differs.state == "differs"
-    assert differs.differing_blocks == 2
-    assert differs.missing == [ids[7], ids[1_000]]
+    for engine in (Engine.in_process, Engine.spark):
+        differs = await audited(engine)
+        assert (differs.state, differs.outcome.differing, differs.spark_error) == ("differs", 2, None)
+        assert differs.outcome.missing == [ids[7], ids[1_000]]
+    # A rebuild mends it: the job finds what differs, that is read again.
+    rebuild = upkeep().start_rebuild(Engine.spark)
+    assert rebuild is not None
+    await wait_until_async(lambda: rebuild.finished_ms is not None, "the end of the rebuild", timeout=60)
+    assert (rebuild.state, rebuild.engine, rebuild.entries_indexed) == ("succeeded", Engine.spark, 2), rebuild
+    assert rebuild.proof is not None
+    assert rebuild.proof.count == 1_500
 
 
 @pytest.mark.parametrize(

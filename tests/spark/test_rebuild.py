@@ -117,7 +117,7 @@ def test_a_second_run_reads_only_what_is_missing(
     assert [one.first_key for one in second.groups] == [one.first_key for one in first.groups]
     found = loaded(tmp_path, topic, tmp_path / "out", Position(*positions[-1]))
     assert [one[:3] for one in found] == delayed(positions)
-    with pytest.raises(LedgerReadError, match="belongs to another rebuild"):
+    with pytest.raises(LedgerReadError, match="belongs to another job"):
         Rebuild(spec.model_copy(update={"after": (0, 0)}), None).run(spark)
 
 

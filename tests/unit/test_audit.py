@@ -3,11 +3,21 @@
 import random
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex, encode_key, limits
-from tracker.audit import Block, add_up, block_fingerprints, index_fingerprints
+from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex, encode_key
+from tracker.audit import (
+    PARTITION,
+    Cell,
+    Scope,
+    add_up,
+    cell_fingerprints,
+    index_fingerprints,
+    noted_fingerprints,
+    scope_of,
+)
 from tracker.fingerprint import Fingerprint, fingerprint
 
 EVERYTHING = Position(2**62, 0)
@@ -21,7 +31,7 @@ def test_order_and_cuts_do_not_matter(some: list[bytes], choose: random.Random) 
     choose.shuffle(some)
     cut = choose.randint(0, len(some))
     assert fingerprint(some[:cut]).plus(fingerprint(some[cut:])) == whole
-    blocks = block_fingerprints(some, EARLIEST, EVERYTHING)
+    blocks = cell_fingerprints(some, Scope(EARLIEST, EVERYTHING, 1_000))
     total = Fingerprint()
     for part in blocks.values():
         total = total.plus(part)
@@ -40,27 +50,36 @@ def test_numbers_are_not_mixed_up() -> None:
     assert len(found) == 4
 
 
-def test_an_index_has_the_fingerprints_of_its_entries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [0, 400, 2_000])
+def test_an_index_has_the_fingerprints_of_its_entries(tmp_path: Path, cut: int) -> None:
+    """What is ahead by position, what is held by time partition, the rest not at all; read as a whole or looked up."""
     choose = random.Random(1)
     entries = [
-        NewEntry(choose.randrange(10**9), 3 + number // 1_000, number % 1_000, 1, b"x") for number in range(3_000)
+        NewEntry(choose.randrange(10**6), 3 + number // 1_000, number % 1_000, 1, b"x") for number in range(3_000)
     ]
-    after, upto = Position(3, 10), Position(5, 600)
+    scope = Scope(Position(3, 10), Position(5, 600), 1_000, cut, tuple(range(0, cut, 3)))
     with Store.open(tmp_path / "data") as store:
-        index = TopicIndex(store, "persistent://public/default/audited")
+        index = TopicIndex(store, "persistent://public/default/audited", partition_width_ms=1_000)
         index.start_at(EARLIEST)
         for start in range(0, len(entries), 500):
             last = entries[start + 499]
             index.add(entries[start : start + 500], Position(last.ledger, last.entry), 0)
-        total: dict[Block, Fingerprint] = {}
-        parts = list(index_fingerprints(index, after, upto))
-        assert len(parts) == 3_000 // limits.AUDIT_KEYS
-        for part in parts:
+        total: dict[Cell, Fingerprint] = {}
+        for part in index_fingerprints(index, scope):
             add_up(total, part)
-    inside = [one for one in entries if after < (one.ledger, one.entry) <= upto]
-    expected: dict[Block, Fingerprint] = {}
-    for one in inside:
-        key = encode_key(one.deliver_at_ms, one.ledger, one.entry)
-        add_up(expected, {(one.ledger, one.entry >> 9): fingerprint([key])})
+        looked_up: dict[Cell, Fingerprint] = {}
+        for part in noted_fingerprints(index, scope, total):
+            add_up(looked_up, part)
+        ahead = scope_of(index, scope.after, scope.upto, 499_500, 100)
+    expected: dict[Cell, Fingerprint] = {}
+    for one in entries:
+        number = one.deliver_at_ms // 1_000
+        if scope.after < (one.ledger, one.entry) <= scope.upto and (number >= cut or number % 3 == 0):
+            assert scope.has(one.deliver_at_ms, Position(one.ledger, one.entry))
+            cell = (one.ledger, one.entry >> 9) if number >= cut else (PARTITION, number)
+            add_up(expected, {cell: fingerprint([encode_key(one.deliver_at_ms, one.ledger, one.entry)])})
     assert total == expected
-    assert sum(found.entries for found in total.values()) == len(inside)
+    assert looked_up == expected
+    assert len(expected) > 3
+    held = {one.deliver_at_ms // 1_000 for one in entries} & set(range(500))
+    assert (ahead.cut, set(ahead.held)) == (500, held)

@@ -1,0 +1,184 @@
+"""Spark jobs as child processes: started, followed, and ended with this process.
+
+One folder a topic partition and kind of job holds its spec, its log and, in the end, its files: those of a job that
+writes elsewhere (`spark_output`) are fetched.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bridge.embedded.errors import EmbeddedError
+from bridge.embedded.java import find_java
+from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, ReadSpec
+from spark_jobs.storage import Storage, StorageError
+
+log = structlog.get_logger(__name__)
+
+Told = Callable[[str, int, int], None]
+"""Of a stage, entries done and in total."""
+
+
+class JobError(Exception):
+    """A job failed; the index is as it was. The message says why."""
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """How jobs are run: from how many entries on (0: never), where, and with which cluster.
+
+    `output`: where the workers write, a URI all of them and this process reach; None for `folder`, as workers of this
+    machine can.
+    """
+
+    from_entries: int
+    folder: Path
+    master: str
+    conf: tuple[str, ...]
+    service_url: str
+    web_url: str
+    token: str | None
+    output: str | None = None
+
+
+class SparkJob:
+    """Jobs of one kind for one topic partition, one at a time; the caller sees to that."""
+
+    def __init__(self, kind: str, topic: str, settings: SparkSettings) -> None:
+        """`kind`: the module in `spark_jobs`."""
+        self.kind = kind
+        self.topic = topic
+        self.settings = settings
+        name = hashlib.sha256(topic.encode()).hexdigest()[:32]
+        self.folder = settings.folder / (name if kind == "rebuild" else f"{name}-{kind}")
+        self.output = (
+            str(self.folder) if settings.output is None else f"{settings.output.rstrip('/')}/{self.folder.name}"
+        )
+
+    def is_large(self, entries: int) -> bool:
+        """Tell whether so many entries are for a job rather than for this process."""
+        return 0 < self.settings.from_entries <= entries
+
+    def known_spec(self) -> str | None:
+        """Return the spec of the job whose folder this is."""
+        try:
+            return (self.folder / SPEC_NAME).read_text()
+        except OSError:
+            return None
+
+    def begin(self, spec: ReadSpec) -> None:
+        """Make room for a new job. Raises JobError."""
+        try:
+            self.remove()
+            self.folder.mkdir(parents=True)
+            (self.folder / SPEC_NAME).write_text(spec.model_dump_json())
+        except (OSError, StorageError) as error:
+            raise JobError(f"cannot begin in {self.folder}: {error}") from error
+
+    def remove(self) -> None:
+        """Delete the job's files. Raises StorageError."""
+        if self.settings.output is not None:
+            Storage(self.output).remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read(self, name: str) -> bytes:
+        """Return a small file of the output. Raises JobError."""
+        try:
+            data = Storage(self.output).read(name)
+        except StorageError as error:
+            raise JobError(str(error)) from error
+        if data is None:
+            raise JobError(f"the job left no {name} in {self.output}")
+        return data
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Have files of the output in the folder, unless they are there. Raises JobError."""
+        try:
+            storage = Storage(self.output)
+            for name in names:
+                storage.fetch(name, self.folder / name)
+        except (OSError, StorageError) as error:
+            raise JobError(str(error)) from error
+
+    async def run(self, spec: ReadSpec, on_told: Told) -> dict[str, Any]:
+        """Run a job to its end; return what it tells there. Raises JobError."""
+        started = time.monotonic()
+        log.info(
+            f"{self.kind} started",
+            topic=self.topic,
+            after=str(spec.after),
+            to=str(spec.upto),
+            master=self.settings.master,
+        )
+        try:
+            process = await self._start()
+        except (EmbeddedError, OSError) as error:
+            raise JobError(f"cannot start a job: {error}") from error
+        try:
+            outcome = await self._follow(process, on_told)
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if code or "stage" in outcome or "error" in outcome:
+            reason = outcome.get("error") or f"the job ended with status {code}"
+            if refused := await asyncio.to_thread(_refused_by_spark, self._log_file):
+                reason = refused
+            raise JobError(f"{reason} (all of it: {self._log_file})")
+        log.info(f"{self.kind} written", topic=self.topic, seconds=round(time.monotonic() - started, 1), **outcome)
+        return outcome
+
+    @property
+    def _log_file(self) -> Path:
+        return self.folder / "job.log"
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        settings = self.settings
+        command = [sys.executable, "-m", f"spark_jobs.{self.kind}", str(self.folder / SPEC_NAME), "--with-parent"]
+        command += ["--master", settings.master]
+        for each in settings.conf:
+            command += ["--conf", each]
+        java = await asyncio.to_thread(find_java)
+        environment = java.environment({"PYSPARK_PYTHON": sys.executable} | dict(os.environ))
+        if settings.token is not None:
+            environment[TOKEN_VARIABLE] = settings.token
+        pipe = asyncio.subprocess.PIPE
+        with self._log_file.open("ab") as errors:
+            return await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=errors, env=environment
+            )
+
+    async def _follow(self, process: asyncio.subprocess.Process, on_told: Told) -> dict[str, Any]:
+        """Take in what the job tells; return the last of it."""
+        assert process.stdout is not None
+        told: dict[str, Any] = {"stage": "starting"}
+        while line := await process.stdout.readline():
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # something else writes to the same place
+            if isinstance(found, dict):
+                told = found
+                if "stage" in told:
+                    on_told(told["stage"], told["done"], told["total"])
+        return told
+
+
+def _refused_by_spark(log_file: Path) -> str | None:
+    """Return why Spark did not even start: Python does not get to know."""
+    found = re.findall(r'^Exception in thread "main" [\w.]+: (.+)$', log_file.read_text(errors="replace"), re.MULTILINE)
+    return str(found[-1]) if found else None
