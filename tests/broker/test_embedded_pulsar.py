@@ -53,7 +53,7 @@ def read(broker: EmbeddedPulsar | PulsarCluster, topic: str, count: int) -> list
     )
     try:
         reader = client.create_reader(topic, pulsar_client.MessageId.earliest)
-        return [reader.read_next(timeout_millis=10_000).data() for _ in range(count)]
+        return [reader.read_next(timeout_millis=40_000).data() for _ in range(count)]
     finally:
         client.close()
 
