@@ -100,7 +100,7 @@ class Comparison:
             await asyncio.sleep(0)
         differing = sorted(cell for cell in {*in_topic, *in_index} if in_topic.get(cell) != in_index.get(cell))
         blocks = [cell for cell in differing if cell[0] != PARTITION]
-        held = {number for kind, number in differing if kind == PARTITION and self._index.table.get(number)}
+        held = {number for kind, number in differing if kind == PARTITION and not self._is_dropped(number)}
         for block in blocks[: limits.AUDIT_BLOCKS_MAX]:
             after, upto = block_range(scope, block)
             if await self._list(after, upto, scope, outcome, None):
@@ -131,7 +131,11 @@ class Comparison:
         lowest, differs = self.lowest(), False
         for position in sorted({*in_topic, *in_index}):
             known, stored = in_topic.get(position), in_index.get(position)
-            if known == stored or position <= lowest or self._is_dropped(known):
+            if (
+                known == stored
+                or position <= lowest
+                or (known is not None and self._is_dropped(known // scope.width_ms))
+            ):
                 continue
             differs = True
             if known is not None and len(outcome.missing) < limits.AUDIT_LISTED_MAX:
@@ -178,12 +182,10 @@ class Comparison:
                 await asyncio.sleep(0)
         return found
 
-    def _is_dropped(self, due_ms: int | None) -> bool:
-        """Whether an entry's time partition went meanwhile: everything in it was delivered and acked."""
-        if due_ms is None:
-            return False
-        number = due_ms // self._index.partition_width_ms
-        return number <= self._index.table.dropped_number and self._index.table.get(number) is None
+    def _is_dropped(self, number: int) -> bool:
+        """Whether a time partition is gone: everything in it was delivered and acked."""
+        table = self._index.table
+        return number <= table.dropped_number and table.get(number) is None
 
 
 def fingerprints_of(entries: list[StoredEntry], scope: Scope) -> TopicSide:

@@ -106,6 +106,8 @@ AUDIT_ENTRIES_PER_S: Final = 5_000
 it is compared."""
 AUDIT_FEW: Final = 20
 """An index with so many times the entries of what is compared is not read as a whole: the entries are looked up."""
+JOB_ATTEMPTS: Final = 4
+"""How often a Spark job is run that is killed: it goes on where it was. One that fails is not run again."""
 REBUILDS_KEPT: Final = 20
 """Rebuilds of a topic partition that are remembered."""
 MOVE_REST_S: Final = 0.02

@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from bridge import limits
 from bridge.embedded.errors import EmbeddedError
 from bridge.embedded.java import find_java
 from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, ReadSpec
@@ -113,27 +114,21 @@ class SparkJob:
             raise JobError(str(error)) from error
 
     async def run(self, spec: ReadSpec, on_told: Told) -> dict[str, Any]:
-        """Run a job to its end; return what it tells there. Raises JobError."""
+        """Run a job to its end; return what it tells there. One that is killed is run again. Raises JobError."""
         started = time.monotonic()
-        log.info(
-            f"{self.kind} started",
-            topic=self.topic,
-            after=str(spec.after),
-            to=str(spec.upto),
-            master=self.settings.master,
-        )
-        try:
-            process = await self._start()
-        except (EmbeddedError, OSError) as error:
-            raise JobError(f"cannot start a job: {error}") from error
-        try:
-            outcome = await self._follow(process, on_told)
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+        settings = self.settings
+        for attempt in range(1, limits.JOB_ATTEMPTS + 1):
+            log.info(
+                f"{self.kind} started",
+                topic=self.topic,
+                after=str(spec.after),
+                to=str(spec.upto),
+                master=settings.master,
+                attempt=attempt,
+            )
+            outcome, code = await self._run_once(on_told)
+            if code >= 0:
+                break
         if code or "stage" in outcome or "error" in outcome:
             reason = outcome.get("error") or f"the job ended with status {code}"
             if refused := await asyncio.to_thread(_refused_by_spark, self._log_file):
@@ -141,6 +136,20 @@ class SparkJob:
             raise JobError(f"{reason} (all of it: {self._log_file})")
         log.info(f"{self.kind} written", topic=self.topic, seconds=round(time.monotonic() - started, 1), **outcome)
         return outcome
+
+    async def _run_once(self, on_told: Told) -> tuple[dict[str, Any], int]:
+        """Return what the process told last, and its exit status: negative when a signal ended it."""
+        try:
+            process = await self._start()
+        except (EmbeddedError, OSError) as error:
+            raise JobError(f"cannot start a job: {error}") from error
+        try:
+            return await self._follow(process, on_told), await process.wait()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     @property
     def _log_file(self) -> Path:

@@ -46,8 +46,10 @@ def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, la
     """Return what can be compared in (after, upto] by someone who needs `lasts_ms` for it."""
     width = index.partition_width_ms
     cut = (now_ms + lasts_ms) // width + 1
-    passed = takewhile(lambda number: number < cut, (known.number for known in index.table.from_number(0)))
-    return Scope(after, upto, width, cut, tuple(islice(passed, limits.AUDIT_HELD_MAX)))
+    now = now_ms // width
+    passed = takewhile(lambda number: number < now, (known.number for known in index.table.from_number(0)))
+    held = (*islice(passed, limits.AUDIT_HELD_MAX), *range(now, min(cut, now + limits.AUDIT_HELD_MAX)))
+    return Scope(after, upto, width, cut, held)
 
 
 def cell_fingerprints(keys: Sequence[bytes], scope: Scope) -> dict[Cell, Fingerprint]:

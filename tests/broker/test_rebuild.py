@@ -1,6 +1,7 @@
 """A lost index is rebuilt by a Spark job while what is new is delivered: every message exactly as it is needed.
 
-DELAY_BRIDGE_LONG=1 kills ten times instead of twice, among more messages.
+DELAY_BRIDGE_LONG=1 kills ten times instead of twice, among more messages, and rebuilds on several processes too;
+DELAY_BRIDGE_MESSAGES says how many are pending, and how many are not.
 """
 
 import asyncio
@@ -9,8 +10,10 @@ import os
 import random
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
 from bridge.audit import AuditStatus
@@ -26,63 +29,72 @@ from tests.helpers import wait_until, wait_until_async
 from tracker import Position, encode_key
 
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
-COUNT = 20_000 if LONG else 800
+COUNT = int(os.environ.get("DELAY_BRIDGE_MESSAGES", 20_000 if LONG else 800))
+SOON = min(COUNT // 4, 20_000)
+"""Less than a consumer may leave without an ack."""
+MASTERS = ["local[2]", "local-cluster[2,1,1024]"] if LONG else ["local[2]"]
 KILLS = 10 if LONG else 2
-pytestmark = pytest.mark.timeout(600)
-LATER_MS = 35_000 if LONG else 15_000
+pytestmark = pytest.mark.timeout(600 + COUNT // 200)
+PATIENCE_S = 150 + COUNT // 1_000
+LATER_MS = 15_000 + COUNT
 """After messages were published and received, and the bridge lost its index."""
 
 
 class Scene:
-    """A topic with acked, unacked and pending messages, and two subscriptions that need different ones of them."""
+    """A topic with acked, unacked and pending messages, and three subscriptions that need different ones of them."""
 
     def __init__(self, bridge: BridgeProcess, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
         self.client = clients.connect(bridge.service_url)
-        self.a, self.b = (shared(self.client, topic, name) for name in ("a", "b"))
+        self.consumers = {name: shared(self.client, topic, name) for name in ("a", "b", "c")}
         self.producer = self.client.create_producer(topic, max_pending_messages=10_000, block_if_queue_full=True)
-        soon = [f"soon {number}" for number in range(COUNT // 4)]
-        publish(self.producer, soon, deliver_at=now_ms() + 200)
-        assert sorted(texts(self._drain(self.a, len(soon)))) == sorted(soon)
-        self.due_ms = now_ms() + LATER_MS
+        soon = [f"soon {number}" for number in range(SOON)]
+        immediate = [f"immediate {number}" for number in range(COUNT)]
         later = [f"later {number}" for number in range(COUNT)]
+        publish(self.producer, soon, deliver_at=now_ms() + 200)
+        self.due_ms = now_ms() + LATER_MS
         for start in range(0, COUNT, 200):
             publish(self.producer, later[start : start + 200], deliver_at=self.due_ms + start // 10)
-        immediate = [f"immediate {number}" for number in range(COUNT)]
         publish(self.producer, immediate)
-        self.wanted = {"a": {*later}, "b": {*soon, *later}}
-        for consumer in (self.a, self.b):
-            got = set(texts(self._drain(consumer, COUNT + (len(soon) if consumer is self.b else 0), immediate)))
-            assert got >= set(immediate)
-            if consumer is self.b:
-                # Not acked: they come again.
-                assert got == {*soon, *immediate}
-        wait_for_acks_to_be_kept_by(pulsar, topic, {"a": COUNT, "b": COUNT + len(soon)})
+        # What is not acked comes again.
+        again = {"a": [], "b": soon, "c": soon[::3]}
+        self.wanted = {name: {*later, *some} for name, some in again.items()}
+        acked = {name: {*immediate, *soon} - {*some} for name, some in again.items()}
+        for name, got in self._receive({name: len(soon) + COUNT for name in again}, acked).items():
+            assert {each.text for each in got} == {*soon, *immediate}, name
+        wait_for_acks_to_be_kept_by(pulsar, topic, {name: len(wanted) for name, wanted in self.wanted.items()})
 
-    def _drain(self, consumer: Any, count: int, acked: list[str] | None = None) -> list[Received]:
-        """Receive; ack all, or only what is listed."""
-        found: list[Received] = []
-        listed = None if acked is None else set(acked)
-
-        def enough() -> bool:
-            for each in drain_all(consumer, 20, ack=False):
-                if listed is None or each.text in listed:
-                    consumer.acknowledge(each.message)
-                found.append(each)
-            return len(found) >= count
-
-        wait_until(enough, f"{count} messages", timeout=150)
-        return found
+    def _receive(self, counts: dict[str, int], acked: dict[str, set[str]] | None = None) -> dict[str, list[Received]]:
+        """So many of each subscription, all at the same time; ack all, or only what is listed."""
+        with ThreadPoolExecutor(len(counts)) as threads:
+            found = {
+                name: threads.submit(_drain, self.consumers[name], count, None if acked is None else acked[name])
+                for name, count in counts.items()
+            }
+            return {name: each.result() for name, each in found.items()}
 
     def assert_all_comes(self, new: set[str]) -> None:
         """What is pending, and what was published after the loss, comes once and not early."""
-        for name, consumer in (("a", self.a), ("b", self.b)):
-            wanted = self.wanted[name] | new
-            got = self._drain(consumer, len(wanted))
+        wanted = {name: some | new for name, some in self.wanted.items()}
+        for name, got in self._receive({name: len(some) for name, some in wanted.items()}).items():
             counted = Counter(texts(got))
-            assert set(counted) == wanted, name
+            assert set(counted) == wanted[name], name
             assert max(counted.values()) == 1, name
             assert all(each.at_ms >= self.due_ms for each in got if each.text.startswith("later"))
-        assert_quiet(self.a, self.b)
+        assert_quiet(*self.consumers.values())
+
+
+def _drain(consumer: Any, count: int, acked: set[str] | None = None) -> list[Received]:
+    found: list[Received] = []
+
+    def enough() -> bool:
+        for each in drain_all(consumer, 20, ack=False, limit=5_000):
+            if acked is None or each.text in acked:
+                consumer.acknowledge(each.message)
+            found.append(each._replace(message=None))
+        return len(found) >= count
+
+    wait_until(enough, f"{count} messages", timeout=PATIENCE_S + LATER_MS // 1_000)
+    return found
 
 
 def wait_for_acks_to_be_kept_by(pulsar: PulsarCluster, topic: str, left: dict[str, int]) -> None:
@@ -96,22 +108,26 @@ def lose_index(bridge: BridgeProcess) -> None:
     bridge.start()
 
 
+@pytest.mark.parametrize("master", MASTERS)
 def test_a_lost_index_is_rebuilt(
-    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str, master: str
 ) -> None:
-    bridge = private_bridge(rebuild_from_entries=400, spark_master="local[2]")
+    bridge = private_bridge(rebuild_from_entries=400, spark_master=master)
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
     new = {f"new {number}" for number in range(100)}
     publish(scene.producer, new, deliver_at=now_ms() + 500)
     wait_until(lambda: "rebuild started" in bridge.log(), "the start of the rebuild", timeout=60)
-    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=150)
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=PATIENCE_S)
+    wait_until(lambda: not any(each["finishedAt"] is None for each in rebuilds_of(bridge, topic)), "all gaps filled")
+    assert run(["audit", "--admin-url", bridge.web_url, topic]) == 0
     scene.assert_all_comes(new)
     status = next(each for each in rebuilds_of(bridge, topic) if each["engine"] == "spark")
     assert (status["state"], status["trigger"]) == ("succeeded", "ownership"), status
-    assert COUNT <= status["entriesIndexed"] <= COUNT + COUNT // 4 + len(new)
+    assert COUNT <= status["entriesIndexed"] <= COUNT + SOON + len(new)
     assert status["entriesRead"] == status["entriesTotal"] >= 2 * COUNT
     assert status["sparkError"] is None
+    assert status["proof"]["count"] >= COUNT
     assert not list((bridge.data_dir / "rebuilds").iterdir()), "the files are needed no more"
 
 
@@ -128,7 +144,32 @@ def test_killed_during_the_rebuild(
         bridge.kill()
         bridge.start()
     scene.assert_all_comes(set())
-    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=150)
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=PATIENCE_S)
+    wait_until(lambda: not any(each["finishedAt"] is None for each in rebuilds_of(bridge, topic)), "all gaps filled")
+    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+
+
+def test_the_job_is_killed(private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
+    """It goes on where it was; one that is killed a fourth time is given up, and the gap read in the bridge."""
+    bridge = private_bridge(rebuild_from_entries=400, spark_master="local[2]")
+    scene = Scene(bridge, clients, pulsar, topic)
+    choose = random.Random(7)
+    for number in range(KILLS if LONG else 1):
+        if number % 3 == 0:
+            lose_index(bridge)
+        wait_until(lambda: bool(_jobs_of(bridge)), "a job", timeout=60)
+        until = now_ms() + choose.randrange(100, 8_000)
+        wait_until(lambda until=until: now_ms() > until, "the time to kill", timeout=20)  # type: ignore[misc]
+        for job in _jobs_of(bridge):
+            job.kill()
+    scene.assert_all_comes(set())
+    wait_until(lambda: not any(each["finishedAt"] is None for each in rebuilds_of(bridge, topic)), "all gaps filled")
+    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+
+
+def _jobs_of(bridge: BridgeProcess) -> list[psutil.Process]:
+    children = psutil.Process(bridge.pid).children()
+    return [each for each in children if "spark_jobs.rebuild" in " ".join(each.cmdline())]
 
 
 def test_without_spark_the_gap_is_read_here(
@@ -137,7 +178,7 @@ def test_without_spark_the_gap_is_read_here(
     bridge = private_bridge(rebuild_from_entries=400, spark_master="nonsense")
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
-    wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=150)
+    wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=PATIENCE_S)
     scene.assert_all_comes(set())
     status = next(each for each in rebuilds_of(bridge, topic) if each["sparkError"])
     assert (status["state"], status["engine"]) == ("succeeded", "in-process"), status
