@@ -105,7 +105,7 @@ class LedgerDataReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of one task."""
-        group: list[LedgerRange] = partition.value
+        group: list[LedgerRange] = partition.value or []  # a topic without entries has one partition, of nothing
         yield from batches(self._access, self._topic, group, self._columns, self._delayed_only)
 
 

@@ -61,6 +61,11 @@ def test_columns_range_and_kind_can_be_chosen(spark: Any, pulsar: PulsarCluster,
     assert found == [(DUE_MS + number - 1, positions[number][1]) for number in range(4, 41, 3)]
 
 
+def test_a_topic_without_entries_has_no_rows(spark: Any, pulsar: PulsarCluster, topic: str, clients: Clients) -> None:
+    clients.connect(pulsar.service_url).subscribe(topic, "s").close()
+    assert load(spark, options(pulsar, topic)).collect() == []
+
+
 def test_a_topic_that_moves_is_read_to_its_end(spark: Any, pulsar: PulsarCluster, topic: str, clients: Clients) -> None:
     """Each unload starts a new ledger and closes the readers."""
     client = clients.connect(pulsar.service_url)
