@@ -102,6 +102,7 @@ class Settings(BaseSettings):
         default="",
         description="folder or URI where Spark jobs write, if not in the data directory: for workers on other machines",
     )
+    cluster: str = Field(default="pulsar", min_length=1, description="the label `cluster` of all metrics")
     max_client_connections: int = Field(
         default=limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused"
     )

@@ -54,6 +54,11 @@ class TrackedSubscription:
     # -- life cycle
 
     @property
+    def waiting(self) -> int:
+        """Entries that are to be delivered and wait for permits."""
+        return len(self._ready) + len(self.dispatcher.replay)
+
+    @property
     def dispatching(self) -> bool:
         """Whether index, tail and cursor are in place."""
         return self.feed is not None and not self.seeking

@@ -16,10 +16,12 @@ what lies farthest ahead when nearer entries arrive: from `in memory` back to `l
 from __future__ import annotations
 
 from enum import Enum
+from itertools import takewhile
 from typing import Final
 
 from tracker.keys import key_time
 from tracker.partition_page import PartitionCounters
+from tracker.partitions import PartitionTable
 from tracker.window import NearTermWindow
 
 
@@ -54,3 +56,11 @@ def state_of(known: PartitionCounters, window: NearTermWindow, now_ms: int) -> P
     if window.low <= known.first_key and known.end_key <= window.high:
         return PartitionState.IN_MEMORY
     return PartitionState.LOADING
+
+
+def partitions_in_memory(table: PartitionTable, window: NearTermWindow) -> int:
+    """Return how many time partitions are in memory, at least in part."""
+    if not len(window):
+        return 0
+    near = table.from_number(key_time(window.low) // table.width_ms)
+    return sum(1 for _ in takewhile(lambda known: known.first_key < window.high, near))

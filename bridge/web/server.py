@@ -4,11 +4,13 @@ import json
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from bridge.protocol.topic_name import TopicName
 from bridge.rebuild_status import Engine
 from bridge.tracked_topic import TrackedTopic, wall_clock_ms
 from bridge.upkeep import Upkeep
+from bridge.web.metrics import exposition
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def build_web_app(bridge: "Bridge") -> web.Application:
         [
             web.get("/healthz", routes.healthz),
             web.get("/readyz", routes.readyz),
+            web.get("/metrics", routes.metrics),
             web.get(f"{ROOT}/topics", routes.topics),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/stats", routes.stats),
             web.get(f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}/partitions", routes.partitions),
@@ -50,6 +53,10 @@ class _Routes:
         if reason is not None:
             return web.json_response({"reason": reason}, status=503)
         return web.json_response({"status": "serving"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        body = exposition(self._bridge, self._bridge.settings.cluster)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     async def topics(self, request: web.Request) -> web.Response:
         topics = self._bridge.topics
