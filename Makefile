@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := tracker bridge spark_jobs tests benchmarks tools
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index crash soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild crash soak proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -43,6 +43,10 @@ bench: bench-index $(STAMP)  ## all benchmarks: the index, then side by side wit
 
 bench-index: $(STAMP) ## the index alone at 100 million entries; 16 GB of disk, results into benchmarks/results
 	$(BIN)/python -m benchmarks.index $(INDEX_ARGS)
+
+bench-rebuild: $(STAMP) ## the rebuild by Spark beside the broker's own, and live traffic beside it; into benchmarks/results
+	$(BIN)/python -m benchmarks.rebuild $(REBUILD_ARGS)
+	$(BIN)/python -m benchmarks.live_rebuild $(LIVE_ARGS)
 
 proto: $(STAMP)  ## regenerate the protocol modules from pulsar.proto
 	$(BIN)/python -m tools.generate_protocol

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import operator
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,15 @@ from spark_jobs.plan import RangeResult, RebuildSpec
 from spark_jobs.storage import Storage, StorageError
 from tracker.bulk_files import Group, TableFile, write_groups
 from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.keys import KEY_LENGTH
 
-_LOADED = "bucket int, key binary, value binary"
-_LOADED_ARROW = pa.schema([("bucket", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+_Part = tuple[bytes, bytes, bytes]
+"""Rows of one bucket on their way to who writes it: keys, values, and the lengths of the values. Spark would take
+longer to move and sort rows one by one than it takes to write them."""
+_PART_BYTES = 4 * 1024 * 1024
+"""Key and value bytes that are cut into the parts of buckets at a time."""
+_SLICE = 2_000
+"""Entries that are brought into order at a time."""
 
 
 class BucketResult(BaseModel):
@@ -50,26 +58,28 @@ def build(
     files = [one.rows for one in results if one.rows is not None]
     if not files or not buckets:
         return
-    loaded = spark.range(0, len(files), 1, len(files)).mapInArrow(_loader(spec, files, boundaries, buckets), _LOADED)
-    parted = loaded.repartitionById(len(boundaries) + 1, "bucket").sortWithinPartitions("key")
-    parted.mapInArrow(_writer(spec, plan), "bucket int").collect()
+    # Not a DataFrame: the first query of a session takes Spark seconds to get ready for.
+    parts = spark.sparkContext.parallelize(files, len(files)).flatMap(_loader(spec, boundaries, buckets))
+    gathered = parts.partitionBy(len(boundaries) + 1, operator.index)
+    gathered.mapPartitionsWithIndex(_writer(spec, plan)).collect()
 
 
 def _loader(
-    spec: RebuildSpec, files: list[str], boundaries: list[int], buckets: set[int]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    everything = len(buckets) == len(boundaries) + 1
-    starts, wanted = np.array(boundaries, np.int64), np.array(sorted(buckets), np.int32)
+    spec: RebuildSpec, boundaries: list[int], buckets: set[int]
+) -> Callable[[str], Iterator[tuple[int, _Part]]]:
+    starts = np.array(boundaries, np.int64)
 
-    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = Storage(spec.output)
-        for number in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-            for rows in _rows(storage, files[number]):
-                keys = rows.column("key")
-                due = np.frombuffer(b"".join(keys.to_pylist()), ">u8")[::3].astype(np.int64)
-                bucket = np.searchsorted(starts, due // spec.partition_width_ms, "right").astype(np.int32)
-                found = pa.RecordBatch.from_arrays([pa.array(bucket), keys, rows.column("value")], schema=_LOADED_ARROW)
-                yield found if everything else found.filter(pa.array(np.isin(bucket, wanted)))
+    def load(name: str) -> Iterator[tuple[int, _Part]]:
+        for rows in _merged(_rows(Storage(spec.output), name)):
+            due = np.frombuffer(_packed(rows.column("key"))[0], ">u8")[::3].astype(np.int64)
+            found = np.searchsorted(starts, due // spec.partition_width_ms, "right")
+            order = np.argsort(found, kind="stable")
+            bounds = np.searchsorted(found[order], np.arange(len(starts) + 2)).tolist()
+            ordered = rows.take(pa.array(order)) if len(starts) else rows
+            for bucket, (first, end) in enumerate(pairwise(bounds)):
+                if first < end and bucket in buckets:
+                    part = ordered.slice(first, end - first)
+                    yield bucket, (_packed(part.column("key"))[0], *_packed(part.column("value")))
 
     return load
 
@@ -82,37 +92,81 @@ def _rows(storage: Storage, name: str) -> Iterator[pa.RecordBatch]:
         raise StorageError(f"cannot read {name} from {storage.uri}: {error}") from error
 
 
-def _writer(spec: RebuildSpec, plan: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filled = (batch for batch in batches if batch.num_rows)
-        first = next(filled, None)
+def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of about _PART_BYTES: each is cut into as many parts as there are buckets."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _PART_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _packed(column: pa.BinaryArray) -> tuple[bytes, bytes]:
+    """Return the values of a column without nulls, one after the other, and their lengths, of 4 bytes each."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return data[int(bounds[0]) : int(bounds[-1])].to_pybytes(), np.diff(bounds).tobytes()
+
+
+def _writer(spec: RebuildSpec, plan: str) -> Callable[[int, Iterator[tuple[int, _Part]]], Iterator[int]]:
+    def write(bucket: int, parts: Iterator[tuple[int, _Part]]) -> Iterator[int]:
+        first = next(parts, None)
         if first is not None:
-            result = _write_bucket(spec, plan, first.column(0)[0].as_py(), chain([first], filled))
-            yield pa.RecordBatch.from_arrays([pa.array([result.bucket], pa.int32())], names=["bucket"])
+            yield _write_bucket(spec, plan, bucket, (part for _, part in chain([first], parts))).entries
 
     return write
 
 
-def _write_bucket(spec: RebuildSpec, plan: str, bucket: int, batches: Iterator[pa.RecordBatch]) -> BucketResult:
+def _write_bucket(spec: RebuildSpec, plan: str, bucket: int, parts: Iterator[_Part]) -> BucketResult:
     storage, total = Storage(spec.output), Fingerprint()
 
-    def pairs() -> Iterator[tuple[bytes, bytes]]:
+    def pairs(folder: Path) -> Iterator[tuple[bytes, bytes]]:
         nonlocal total
-        for batch in batches:
-            keys = batch.column(1).to_pylist()
+        for keys, values in _in_order(folder / "values", parts):
             total = total.plus(fingerprint(keys))
-            yield from zip(keys, batch.column(2).to_pylist(), strict=True)
+            yield from zip(keys, values, strict=True)
 
     groups: list[Group] = []
     with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
         folder = Path(temporary)
-        for group in write_groups(folder, uuid.uuid4().hex, pairs(), spec.partition_width_ms):
+        for group in write_groups(folder, uuid.uuid4().hex, pairs(folder), spec.partition_width_ms):
             files = [_stored(storage, folder, file) for file in group.files]
             partitions = _stored(storage, folder, group.partitions)
             groups.append(group.model_copy(update={"files": files, "partitions": partitions}))
     result = BucketResult(bucket=bucket, entries=total.entries, checksum=total.checksum, groups=groups)
     storage.write(bucket_marker(plan, bucket), result.model_dump_json().encode())
     return result
+
+
+def _in_order(path: Path, parts: Iterator[_Part]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield keys and values of all parts in key order, some at a time.
+
+    Held in memory are the keys; values wait in the file `path`: a bucket cannot be cut within a time partition, so it
+    may be larger than memory.
+    """
+    packed, lengths = [], []
+    with path.open("wb") as file:
+        for some_keys, some_values, some_lengths in parts:
+            packed.append(some_keys)
+            lengths.append(some_lengths)
+            file.write(some_values)
+    keys = np.frombuffer(b"".join(packed), ">u8").reshape(-1, KEY_LENGTH // 8)
+    ends = np.cumsum(np.frombuffer(b"".join(lengths), np.int32), dtype=np.int64)
+    starts = np.concatenate(([0], ends[:-1]))
+    order = np.lexsort(keys.astype(np.uint64).T[::-1])
+    with path.open("rb") as stored, mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as values:
+        for first in range(0, len(order), _SLICE):
+            some = order[first : first + _SLICE]
+            names = keys[some].tobytes()
+            yield (
+                [names[at : at + KEY_LENGTH] for at in range(0, len(names), KEY_LENGTH)],
+                [values[start:end] for start, end in zip(starts[some].tolist(), ends[some].tolist(), strict=True)],
+            )
 
 
 def _stored(storage: Storage, folder: Path, file: TableFile) -> TableFile:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from spark_jobs import limits
 from spark_jobs.plan import TOKEN_VARIABLE, ReadSpec
 from spark_jobs.session import open_session
 
@@ -45,6 +46,7 @@ def run_command(
     parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
     given = parser.parse_args(arguments)
     if given.with_parent:
+        os.nice(limits.NICENESS)
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         spec = kind.model_validate_json(given.spec.read_text())

@@ -78,8 +78,9 @@ def ranges_of(state: TopicState, after: Position, upto: Position, split_entries:
 
 
 def grouped(ranges: Iterable[LedgerRange], size: int) -> list[list[LedgerRange]]:
-    """Put neighbours together, at most `size` of them: what one task reads side by side."""
+    """Put neighbours together, at most `size` of them and as evenly as can be: what one task reads side by side."""
     every = list(ranges)
+    size = -(-len(every) // -(-len(every) // size)) if every else size
     return [every[start : start + size] for start in range(0, len(every), size)]
 
 

@@ -34,5 +34,7 @@ BUCKET_BYTES: Final = 256 * 1024 * 1024
 """Key and value bytes that one task sorts and writes."""
 SPREAD_POINTS: Final = 500
 """Points by which the due times of a range are remembered to cut buckets."""
+NICENESS: Final = 10
+"""Of a job that a bridge started: deliveries, and the broker, come first on a machine that is short of processors."""
 PROGRESS_S: Final = 1.0
 """How often progress is told."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,7 +22,7 @@ from rocksdict import SstFileWriter
 from tracker import limits
 from tracker.bulk_counters import BulkCounters, BulkPartition
 from tracker.database import table_options
-from tracker.keys import KEY_LENGTH, decode_key
+from tracker.keys import KEY_LENGTH, key_time
 from tracker.position import Position
 from tracker.positions import BLOCK_SHIFT, PlacedEntry, encode_records
 
@@ -143,13 +145,19 @@ def check_file(directory: Path, file: TableFile, give_way: Callable[[], object])
         raise BulkError(f"{path} is damaged: {size} bytes, checksum {crc}; expected {file.bytes} and {file.crc32}")
 
 
+_POSITION = struct.Struct(">QQ")
+_PLACE = KEY_LENGTH - _POSITION.size
+
+
 def write_groups(
     directory: Path, name: str, pairs: Iterable[tuple[bytes, bytes]], partition_width_ms: int
 ) -> Iterator[Group]:
     """Write (key, stored value) pairs, in key order, as groups named `name-N`; yield each when it is complete."""
-    writer = _GroupWriter(directory, name, partition_width_ms)
-    for key, value in pairs:
-        yield from writer.add(key, value)
+    writer = _GroupWriter(directory, name)
+    for number, part in groupby(pairs, lambda pair: key_time(pair[0]) // partition_width_ms):
+        yield from writer.begin(number)
+        while some := list(islice(part, limits.BULK_WRITE_ENTRIES)):
+            writer.put(some)
     yield from writer.finish()
 
 
@@ -182,6 +190,15 @@ class _Table:
         self._writer[key] = value
         self.size += len(key) + len(value)
 
+    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> int:
+        writer, size = self._writer, 0
+        for key, value in pairs:
+            writer[key] = value
+            size += len(value)
+        size += len(pairs) * KEY_LENGTH
+        self.size += size
+        return size
+
     def finish(self) -> TableFile:
         self._writer.finish()
         return describe_file(self._path)
@@ -199,40 +216,49 @@ def describe_file(path: Path) -> TableFile:
 class _GroupWriter:
     """Starts a new group at the first partition after a file is full; within a partition only when it must."""
 
-    def __init__(self, directory: Path, name: str, width_ms: int) -> None:
+    def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._name = name
-        self._width = width_ms
         self._count = 0
         self._table: _Table | None = None
         self._files: list[TableFile] = []
         self._partitions: list[BulkPartition] = []
         self._number = -1
         self._entries = self._size = 0
-        self._lowest = self._highest = (0, 0)
+        self._lowest = self._highest = b""
         self._first = self._last = b""
 
-    def add(self, key: bytes, value: bytes) -> Iterator[Group]:
-        due_ms, ledger, entry = decode_key(key)
-        number, position = due_ms // self._width, (ledger, entry)
-        written = 0 if self._table is None else self._table.size
-        if number != self._number:
-            self._end_partition()
-            many = len(self._partitions) >= limits.BULK_GROUP_PARTITIONS
-            if many or self._files or written >= limits.BULK_FILE_BYTES:
-                yield from self.finish()
-            self._number, self._lowest, self._highest = number, position, position
-        elif written >= limits.BULK_FILE_MAX_BYTES:
+    def begin(self, number: int) -> Iterator[Group]:
+        """Start a partition; yields the group before it when that is complete."""
+        self._end_partition()
+        many = len(self._partitions) >= limits.BULK_GROUP_PARTITIONS
+        if many or self._files or self._written >= limits.BULK_FILE_BYTES:
+            yield from self.finish()
+        self._number = number
+
+    def put(self, some: list[tuple[bytes, bytes]]) -> None:
+        """Write entries of the partition begun."""
+        if self._written >= limits.BULK_FILE_MAX_BYTES:
             self._end_file()
         if self._table is None:
             self._table = _Table(self._directory, f"{self._name}-{self._count}.sst")
             self._count += 1
-        self._table.put(key, value)
-        self._first = self._first or key
-        self._last = key
-        self._entries += 1
-        self._size += KEY_LENGTH + len(value)
-        self._lowest, self._highest = min(self._lowest, position), max(self._highest, position)
+        size = self._table.put_all(some)
+        # A key ends with ledger and entry, in the order of positions.
+        places = [key[_PLACE:] for key, _ in some]
+        lowest, highest = min(places), max(places)
+        if not self._entries or lowest < self._lowest:
+            self._lowest = lowest
+        if not self._entries or highest > self._highest:
+            self._highest = highest
+        self._first = self._first or some[0][0]
+        self._last = some[-1][0]
+        self._entries += len(some)
+        self._size += size
+
+    @property
+    def _written(self) -> int:
+        return 0 if self._table is None else self._table.size
 
     def finish(self) -> Iterator[Group]:
         self._end_partition()
@@ -252,9 +278,8 @@ class _GroupWriter:
 
     def _end_partition(self) -> None:
         if self._entries:
-            self._partitions.append(
-                BulkPartition(self._number, self._entries, self._size, *self._lowest, *self._highest)
-            )
+            places = (*_POSITION.unpack(self._lowest), *_POSITION.unpack(self._highest))
+            self._partitions.append(BulkPartition(self._number, self._entries, self._size, *places))
         self._entries = self._size = 0
         self._number = -1
 

@@ -60,6 +60,9 @@ a file holds the thread for 2 to 4 ms, whatever its size: few large ones are bet
 BULK_FILE_MAX_BYTES = 2 * BULK_FILE_BYTES
 """Key and value bytes of the largest file: a time partition that is larger has several."""
 
+BULK_WRITE_ENTRIES = 1_000
+"""Entries written into a file at a time; only then is its size looked at."""
+
 BULK_GROUP_PARTITIONS = 2_048
 """Time partitions of one group of a bulk load: counting them in takes less than taking in a file, 3 ms."""
 

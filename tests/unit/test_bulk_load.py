@@ -87,6 +87,7 @@ def drained(index: TopicIndex, name: str, now_ms: int = 10_000) -> Entries:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BULK_FILE_BYTES", 3_000)
     monkeypatch.setattr(limits, "BULK_FILE_MAX_BYTES", 3_000)
+    monkeypatch.setattr(limits, "BULK_WRITE_ENTRIES", 10)
     monkeypatch.setattr(limits, "BULK_GROUP_PARTITIONS", 3)
 
 
