@@ -15,8 +15,9 @@ import pytest
 from spark_jobs import report
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.report import COLUMNS, HOUR_MS, READ, ReportSpec, Totals, counted, write_report
-from tests.clients import Clients, publish
+from tests.clients import Clients, backlog, publish
 from tests.cluster import PulsarCluster
+from tests.helpers import wait_until
 from tests.spark.test_source import load, options, unload
 
 START_MS = 4_000_000_000_000 // (4 * HOUR_MS) * (4 * HOUR_MS)
@@ -118,10 +119,12 @@ def test_what_a_subscription_has_acked_is_left_out(
     client.subscribe(topic, "other").close()
     fill(client, topic)
     consumer = client.subscribe(topic, HERE)
+    before = backlog(pulsar, topic, HERE)
     for number in range(11):  # of 16, and not all of them: a cursor with holes
         message = consumer.receive(10_000)
         if number not in (2, 5):
             consumer.acknowledge(message)
+    wait_until(lambda: backlog(pulsar, topic, HERE) == before - 9, "acks")
     consumer.close()
     unload(pulsar, topic)  # so that the broker shows what was acked last
     spec = spec_of(pulsar, tmp_path / "out", topic, subscription=HERE)
