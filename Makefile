@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := tracker bridge spark_jobs tests benchmarks tools
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild crash soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild crash rebuild-long soak proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -28,6 +28,9 @@ unit: $(STAMP)   ## the tests that need no broker
 
 crash: $(STAMP)  ## the long form of the tests that kill the index at its write boundaries
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/crash $(ARGS)
+
+rebuild-long: $(STAMP) ## lost indexes with many messages, on one and on several processes; jobs, bridges and brokers killed
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_rebuild.py $(ARGS)
 
 lint: $(STAMP)   ## style and types
 	$(BIN)/ruff check $(CODE)

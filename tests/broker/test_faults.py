@@ -17,7 +17,7 @@ import pytest
 
 from bridge.embedded import EmbeddedPulsar
 from bridge.ownership import HIDDEN_SUBSCRIPTION
-from tests.bridge_process import BridgeProcess, now_ms
+from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.clients import (
     Clients,
@@ -126,7 +126,7 @@ def killable(private_bridge: BridgeFactory) -> BridgeProcess:
     return private_bridge()
 
 
-def wait_for_acks_to_be_kept(broker: PulsarCluster, topic: str, left: int, subscription: str = "s") -> None:
+def wait_for_acks_to_be_kept(broker: Broker, topic: str, left: int, subscription: str = "s") -> None:
     """Until the broker has all acks but `left`, and a second has passed: by then they are on its disk."""
     wait_until(lambda: backlog(broker, topic, subscription) == left, f"backlog of {left}")
     kept_at = now_ms() + ACKS_ARE_KEPT_AFTER_MS

@@ -18,9 +18,10 @@ import pytest
 
 from bridge.audit import AuditStatus
 from bridge.cli import main
+from bridge.embedded import EmbeddedPulsar
 from bridge.rebuild_status import Engine
 from bridge.upkeep import Upkeep
-from tests.bridge_process import BridgeProcess, now_ms
+from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
 from tests.clients import Clients, Received, assert_quiet, drain_all, publish, rest_path, shared, texts
@@ -43,7 +44,7 @@ LATER_MS = 15_000 + COUNT
 class Scene:
     """A topic with acked, unacked and pending messages, and three subscriptions that need different ones of them."""
 
-    def __init__(self, bridge: BridgeProcess, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
+    def __init__(self, bridge: BridgeProcess, clients: Clients, pulsar: Broker, topic: str) -> None:
         self.client = clients.connect(bridge.service_url)
         self.consumers = {name: shared(self.client, topic, name) for name in ("a", "b", "c")}
         self.producer = self.client.create_producer(topic, max_pending_messages=10_000, block_if_queue_full=True)
@@ -97,7 +98,7 @@ def _drain(consumer: Any, count: int, acked: set[str] | None = None) -> list[Rec
     return found
 
 
-def wait_for_acks_to_be_kept_by(pulsar: PulsarCluster, topic: str, left: dict[str, int]) -> None:
+def wait_for_acks_to_be_kept_by(pulsar: Broker, topic: str, left: dict[str, int]) -> None:
     for name, count in left.items():
         wait_for_acks_to_be_kept(pulsar, topic, count, name)
 
@@ -163,6 +164,24 @@ def test_the_job_is_killed(private_bridge: BridgeFactory, clients: Clients, puls
         for job in _jobs_of(bridge):
             job.kill()
     scene.assert_all_comes(set())
+    wait_until(lambda: not any(each["finishedAt"] is None for each in rebuilds_of(bridge, topic)), "all gaps filled")
+    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+
+
+@pytest.mark.skipif(not LONG, reason="part of the long form")
+def test_the_broker_is_restarted_during_the_rebuild(
+    private_bridge: BridgeFactory, clients: Clients, private_pulsar: EmbeddedPulsar, topic: str
+) -> None:
+    """The bridge is no longer the owner then; when it is again, it goes on with what the job has read."""
+    bridge = private_bridge(private_pulsar, rebuild_from_entries=400, spark_master="local[2]")
+    scene = Scene(bridge, clients, private_pulsar, topic)
+    lose_index(bridge)
+    ranges = bridge.data_dir / "rebuilds"
+    wait_until(lambda: any(ranges.glob("*/ranges")), "the first reads", timeout=60, interval=0.01)
+    private_pulsar.kill()
+    private_pulsar.start()
+    scene.assert_all_comes(set())
+    wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=PATIENCE_S)
     wait_until(lambda: not any(each["finishedAt"] is None for each in rebuilds_of(bridge, topic)), "all gaps filled")
     assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
 
