@@ -133,13 +133,10 @@ class SparkRebuild:
         loading.load_positions()
         for number, group in loading.groups():
             await asyncio.to_thread(loading.verify, group)
-            rest_s = 0.0
-            for seconds in loading.load_in_steps(number, group, time.perf_counter):
-                rest_s = seconds
-                await asyncio.sleep(0)
+            for rest_s in loading.load_in_steps(number, group, time.perf_counter):
+                await asyncio.sleep(rest_s)
             status.entries_indexed += group.entries
             on_loaded()
-            await asyncio.sleep(rest_s)
         loading.finish()
         log.info("rebuild loaded", topic=self._topic, entries=manifest.entries)
 

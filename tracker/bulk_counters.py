@@ -58,6 +58,24 @@ class BulkCounters:
         width = len(record) // (1 + FIELDS)
         return cls([unpack_column("q", record[at : at + width]) for at in range(0, len(record), width)])
 
+    def __len__(self) -> int:
+        """How many partitions there are."""
+        return len(self.columns[0])
+
+    def parts(self, size: int) -> Iterator[tuple[BulkCounters, BulkCounters]]:
+        """Yield (some, what comes after them) until nothing is left: whole pages with at least `size` partitions."""
+        start = 0
+        for _, _, end in self.pages():
+            if end - start >= size or end == len(self):
+                some, rest = (
+                    [column[first:to] for column in self.columns] for first, to in ((start, end), (end, None))
+                )
+                yield BulkCounters(some), BulkCounters(rest)
+                start = end
+
+    def _between(self, first: int, end: int) -> BulkCounters:
+        return BulkCounters([column[first:end] for column in self.columns])
+
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[BulkPartition]:
         """Iterate over the partitions, or those in places first <= place < end."""
         return map(BulkPartition._make, zip(*(column[first:end] for column in self.columns), strict=True))

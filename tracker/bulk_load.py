@@ -7,6 +7,7 @@ the index is opened again, the presence of the group's first key tells on which 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from tracker import limits
 from tracker.bulk_counters import BulkCounters
 from tracker.bulk_files import BulkError, Group, Manifest, TableFile, check_file
+from tracker.errors import StoreError
 from tracker.keys import KEY_LENGTH, successor
 from tracker.position import Position
 from tracker.records import TopicKeys
@@ -111,18 +113,19 @@ class BulkLoad:
         return group.entries
 
     def load_in_steps(self, number: int, group: Group, clock: Callable[[], float]) -> Iterator[float]:
-        """Take in a group; yield after each step, for other work, for how long to rest once it is in.
+        """Take in a group; yield after each step, for other work, how long to rest: only once it is in.
 
-        In seconds of the clock: a loader leaves the thread to others in proportion to how long it has held it.
+        In seconds of the clock: a loader leaves the thread to others in proportion to how long it has held it. Whoever
+        does not go on to the end has the group in or not, as a whole.
         """
-        started = clock()
+        started, rest_s = clock(), 0.0
         counters = self._counters(group)
         links = self._links(group.files)
-        held_s = clock() - started
-        yield _rest_after(held_s)
-        started = clock()
-        self._index.bulk.load_group(self.manifest.id, number, group, counters, links)
-        yield _rest_after(held_s + clock() - started)
+        for _ in self._index.bulk.load_group(self.manifest.id, number, group, counters, links):
+            rest_s += _rest_after(clock() - started)
+            yield 0.0
+            started = clock()
+        yield min(rest_s + _rest_after(clock() - started), limits.BULK_MAX_REST_S)
 
     def _counters(self, group: Group) -> BulkCounters:
         try:
@@ -145,7 +148,8 @@ class BulkLoad:
 
 
 def _rest_after(held_s: float) -> float:
-    return min(held_s / limits.BULK_SHARE - held_s, limits.BULK_MAX_REST_S)
+    # What is due during a short step is hardly late.
+    return held_s if held_s < limits.BULK_SHORT_S else held_s / limits.BULK_SHARE
 
 
 class BulkRecords:
@@ -156,6 +160,9 @@ class BulkRecords:
         self._index = index
         self._store = store
         self._keys = keys
+        self._recovered = 0
+        self.is_counting = False
+        """Whether entries are in that are not counted yet: no time partition may be dropped then."""
 
     def is_done(self, load: str, number: int) -> bool:
         """Tell whether a group is in."""
@@ -164,10 +171,11 @@ class BulkRecords:
 
     def recover(self) -> None:
         """Settle what a crash cut short. Raises StoreError."""
+        self._recovered += 1
         records = list(self._store.records(self._keys.bulks))
         for key, value in records:
             if value not in (_DONE, _BEGUN):
-                self._recover_group(key, value[:KEY_LENGTH], BulkCounters.decode(value[KEY_LENGTH:]))
+                self._settle(key, value)
         self._index.table.loading = self._is_under_way()
         if self._index.table.loading:
             self._index.hold_counters()
@@ -175,9 +183,12 @@ class BulkRecords:
     def _is_under_way(self) -> bool:
         return any(not key.endswith(_NUMBER.pack(_ALL)) for key, _ in self._store.records(self._keys.bulks))
 
-    def _recover_group(self, key: bytes, first_key: bytes, counters: BulkCounters) -> None:
-        if self._index.reader.contains(first_key):
-            self._count_in(key, counters)
+    def _settle(self, key: bytes, intent: bytes) -> None:
+        """Count in what is left of a group, or give it up: whether it came is told by its first key."""
+        first, counters = intent[:KEY_LENGTH], BulkCounters.decode(intent[KEY_LENGTH:])
+        if self._index.reader.contains(first):
+            for part, rest in counters.parts(len(counters)):
+                self._count_in(key, first, part, rest)
             return
         batch = self._store.new_batch()
         batch.delete(key)
@@ -192,8 +203,10 @@ class BulkRecords:
             self._store.ingest(self._index.families.main, files)
         self._mark(self._keys.bulk(load, _POSITIONS), _DONE)
 
-    def load_group(self, load: str, number: int, group: Group, counters: BulkCounters, files: list[Path]) -> None:
-        """Take in a group."""
+    def load_group(
+        self, load: str, number: int, group: Group, counters: BulkCounters, files: list[Path]
+    ) -> Iterator[None]:
+        """Take in a group; yield between steps of some milliseconds. Raises BulkError, StoreError."""
         if self.is_done(load, number):
             return
         if self._index.families.damaged:
@@ -203,9 +216,28 @@ class BulkRecords:
         batch = self._store.new_batch()
         batch.put(key, first + counters.encode())
         self._store.write(batch)
-        self._store.ingest(self._index.families.main, files)
-        self._count_in(key, counters)
-        self._index.entries_appeared(first, successor(bytes.fromhex(group.last_key)))
+        recovered = self._recovered
+        self.is_counting = True
+        try:
+            yield
+            self._require_as_it_was(recovered)
+            self._store.ingest(self._index.families.main, files)
+            for part, rest in counters.parts(limits.BULK_STEP_PARTITIONS):
+                yield
+                self._require_as_it_was(recovered)
+                self._count_in(key, first, part, rest)
+        except GeneratorExit:
+            with contextlib.suppress(StoreError):  # else it is settled when the store is opened anew
+                if recovered == self._recovered:
+                    self._settle(key, dict(self._store.records(key))[key])
+            raise
+        finally:
+            self.is_counting = False
+            self._index.entries_appeared(first, successor(bytes.fromhex(group.last_key)))
+
+    def _require_as_it_was(self, recovered: int) -> None:
+        if recovered != self._recovered:
+            raise StoreError(f"the index of {self._index.topic} was opened anew while files were loaded into it")
 
     def finish(self, load: str) -> None:
         """Note that all groups are in; their own marks go."""
@@ -248,16 +280,16 @@ class BulkRecords:
                         f"{new.lowest} and {new.highest} already"
                     )
 
-    def _count_in(self, key: bytes, counters: BulkCounters) -> None:
-        """Add a group's counters to the table, on disk and in memory."""
+    def _count_in(self, key: bytes, first_key: bytes, part: BulkCounters, rest: BulkCounters) -> None:
+        """Add part of a group's counters to the table, on disk and in memory; note what is left to count."""
         table = self._index.table
-        pages = [number for number, _, _ in counters.pages()]
+        pages = [number for number, _, _ in part.pages()]
         before = table.copy_of(pages)
-        for number, first, end in counters.pages():
-            table.merge(number, [column[first:end] for column in counters.columns])
+        for number, first, end in part.pages():
+            table.merge(number, [column[first:end] for column in part.columns])
         try:
             batch = self._store.new_batch()
-            batch.put(key, _DONE)
+            batch.put(key, first_key + rest.encode() if len(rest) else _DONE)
             self._index.write_pages(pages, batch)
         except BaseException:
             table.put_back(before)

@@ -34,7 +34,7 @@ class ConsumedPartitions:
     def drop(self, now_ms: int) -> int:
         """Drop partitions in one write; return how many. The floor rises to the highest position dropped."""
         views = self._index.views().values()
-        known = self._examined(now_ms) if views else []
+        known = self._examined(now_ms) if views and not self._index.bulk.is_counting else []
         dropped = [each for each in known if all(self._is_done(view, each) for view in views)]
         if dropped:
             self._drop(dropped)

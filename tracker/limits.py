@@ -73,9 +73,15 @@ on a busy machine."""
 VERIFY_AHEAD_BYTES = 4 * 1024 * 1024
 """Read from the disk ahead of that, at most twice as much."""
 
-BULK_SHARE = 1 / 100
-"""Share of the time that a bulk load holds the thread that delivers, a few milliseconds at a time: what comes due then
-is late by so much, which at less than a hundredth stays outside of the P99."""
+BULK_STEP_PARTITIONS = 512
+"""Time partitions of a group that are counted in at a time: 1 ms."""
+
+BULK_SHORT_S = 0.002
+"""A step of a bulk load that holds the thread no longer makes deliveries late by no more than they are anyway."""
+
+BULK_SHARE = 1 / 150
+"""Share of the time that longer steps of a bulk load hold the thread that delivers: what comes due then is late by so
+much, which at less than a hundredth stays outside of the P99."""
 
 BULK_MAX_REST_S = 1.0
 """However long a step took: one that waited seconds for a disk is rare, and must not stop the load for minutes."""

@@ -265,3 +265,51 @@ def test_entries_that_are_there_already_are_not_loaded_twice(tmp_path: Path) -> 
         with pytest.raises(BulkError, match=r"has entries between 3:\d+ and 5:\d+ already"):
             load_all(BulkLoad(index, tmp_path / "files"))
         index.check()
+
+
+@pytest.mark.parametrize("steps", range(7))
+@pytest.mark.parametrize("end", ["given up", "opened anew"])
+def test_a_group_cut_short_between_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, end: str
+) -> None:
+    """Others write, take and drop in between; the group is in as a whole or not at all, and all of it in the end."""
+    monkeypatch.setattr(limits, "BULK_STEP_PARTITIONS", 5)
+    entries = some_entries()
+    make_load(tmp_path / "files", entries, width_ms=5)
+    later = {(10, number): 30 * number for number in range(60)}
+    acked: set[tuple[int, int]] = set()
+    with Store.open(tmp_path / "data") as store:
+        index = TopicIndex(store, TOPIC, partition_width_ms=5)
+        index.start_at(UPTO)
+        view = index.view("a")
+        view.active = True
+        loading = BulkLoad(index, tmp_path / "files")
+        loading.load_positions()
+        ((number, group),) = loading.groups()
+        going = loading.load_in_steps(number, group, lambda: 0.0)
+        for step in range(steps):
+            next(going)
+            at = (10, step)
+            index.add([NewEntry(later[at], *at, 1, raw_of(at))], Position(*at), 0)
+            for due in index.due(view, 300, 20):
+                view.ack(due.ledger, due.entry)
+                acked.add((due.ledger, due.entry))
+            index.drop_consumed(300)
+        if end == "given up":
+            going.close()
+        else:
+            store.recover()
+            with contextlib.suppress(StoreError):
+                list(going)
+        index.check()
+    with Store.open(tmp_path / "data") as store:
+        index = TopicIndex(store, TOPIC, partition_width_ms=5)
+        settled(index)
+        added = dict(list(later.items())[:steps])
+        index.check()
+        load_all(BulkLoad(index, tmp_path / "files"))
+        settled(index).check()
+        left, every = drained(index, "a"), entries | added
+        assert left == {at: every[at] for at in left}
+        assert every.keys() - acked <= left.keys()
+        assert all(index.table.get(time // 5) is not None for at, time in every.items() if at not in acked)
