@@ -79,7 +79,7 @@ BULK_STEP_PARTITIONS = 512
 BULK_SHORT_S = 0.002
 """A step of a bulk load that holds the thread no longer makes deliveries late by no more than they are anyway."""
 
-BULK_SHARE = 1 / 150
+BULK_SHARE = 1 / 250
 """Share of the time that longer steps of a bulk load hold the thread that delivers: what comes due then is late by so
 much, which at less than a hundredth stays outside of the P99."""
 

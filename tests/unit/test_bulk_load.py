@@ -296,7 +296,7 @@ def test_a_group_cut_short_between_its_steps(
                 acked.add((due.ledger, due.entry))
             index.drop_consumed(300)
         if end == "given up":
-            going.close()
+            going.close()  # type: ignore[attr-defined]
         else:
             store.recover()
             with contextlib.suppress(StoreError):
