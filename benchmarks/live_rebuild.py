@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class Traffic:
     def stop(self) -> None:
         self._ended.set()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def _produce(self) -> None:
         producer = self._client.create_producer(TOPIC, block_if_queue_full=True, send_timeout_millis=120_000)
@@ -159,10 +161,10 @@ def run(entries: int, rate: int, quiet_s: float, folder: Path) -> Figures:
     """Return the figures; times in ms."""
     with EmbeddedPulsar() as broker:
         bridge = Bridge(broker, folder / "data")
-        bridge.start()
-        client = pulsar.Client(bridge.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+        client = pulsar.Client(bridge.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         traffic = Traffic(client, rate)
         try:
+            bridge.start()
             subscribe(client).close()
             fill(client, entries)
             traffic.start()
@@ -174,24 +176,39 @@ def run(entries: int, rate: int, quiet_s: float, folder: Path) -> Figures:
             shutil.rmtree(bridge.data_dir)
             bridge.start()
             serves = wall_ms()
-            status = wait_for_rebuild(bridge, entries)
+            stages: list[tuple[float, str]] = []
+            status = wait_for_rebuild(bridge, entries, stages)
             time.sleep(quiet_s + AHEAD_MS / 1000)
             after = wall_ms()
         finally:
             traffic.stop()
             client.close()
             bridge.stop()
-    return figures(traffic, status, (before, killed, serves, after))
+    return figures(traffic, status, (before, killed, serves, after)) | by_stage(traffic, stages)
 
 
-def wait_for_rebuild(bridge: Bridge, entries: int) -> dict[str, Any]:
+def wait_for_rebuild(bridge: Bridge, entries: int, stages: list[tuple[float, str]]) -> dict[str, Any]:
+    """Its status at the end; `stages` gets when each begins."""
     deadline = time.monotonic() + 120 + entries / 1_000
     while time.monotonic() < deadline:
         status = bridge.rebuild()
+        if status is not None and (not stages or status["stage"] != stages[-1][1]):
+            stages.append((wall_ms(), status["stage"]))
         if status is not None and status["finishedAt"] is not None:
             return status
-        time.sleep(0.5)
+        time.sleep(0.1)
     raise SystemExit("the rebuild did not end")
+
+
+def by_stage(traffic: Traffic, stages: list[tuple[float, str]]) -> Figures:
+    """The P99 of what was due in each stage, if that was enough to tell."""
+    found: Figures = {}
+    for (start, stage), (end, _) in pairwise(stages):
+        late = sorted(each for due, each in traffic.late if start <= due < end)
+        if len(late) >= 100:
+            found[f"{stage}_p99_ms"] = late[len(late) * 99 // 100]
+            found[f"{stage}_s"] = (end - start) / 1000
+    return found
 
 
 def figures(traffic: Traffic, status: dict[str, Any], times: tuple[float, float, float, float]) -> Figures:
