@@ -49,6 +49,9 @@ class BulkLoad:
         self._index = index
         self._directory = directory
         self._give_way = give_way
+        self._prepared: dict[str, tuple[BulkCounters, list[Path]]] = {}
+        """What `verify` has made ready, for `load` to touch no file itself."""
+        self._position_links: list[Path] | None = None
         harvested = index.harvested_position
         if manifest.topic != index.topic:
             raise BulkError(f"the files in {directory} are of {manifest.topic}, not of {index.topic}")
@@ -80,18 +83,21 @@ class BulkLoad:
         """Raise BulkError when one of a group's files is missing or damaged."""
         for file in (group.partitions, *group.files):
             check_file(self._directory, file, self._give_way)
+        self._prepared[group.partitions.name] = (self._counters(group), self._links(group.files))
 
     def verify_positions(self) -> None:
         """Raise BulkError when a position file is missing or damaged."""
         if self._needs_positions():
             for file in self.manifest.positions:
                 check_file(self._directory, file, self._give_way)
+            self._position_links = self._links(self.manifest.positions)
 
     def load_positions(self) -> None:
         """Take in the position files: before the first group. Raises StoreError."""
         if not self._needs_positions():
             return
-        self._index.bulk.load_positions(self.manifest.id, self._links(self.manifest.positions))
+        links = self._links(self.manifest.positions) if self._position_links is None else self._position_links
+        self._index.bulk.load_positions(self.manifest.id, links)
 
     def _links(self, files: list[TableFile]) -> list[Path]:
         """Return links for RocksDB to take: the files themselves are needed again if this is cut short."""
@@ -119,8 +125,8 @@ class BulkLoad:
         does not go on to the end has the group in or not, as a whole.
         """
         started, rest_s = clock(), 0.0
-        counters = self._counters(group)
-        links = self._links(group.files)
+        prepared = self._prepared.pop(group.partitions.name, None)
+        counters, links = prepared or (self._counters(group), self._links(group.files))
         for _ in self._index.bulk.load_group(self.manifest.id, number, group, counters, links):
             rest_s += _rest_after(clock() - started)
             yield 0.0
