@@ -130,9 +130,11 @@ def test_a_lost_index_is_rebuilt(
     wait_until(lambda: nothing_is_missing(bridge, topic), "all gaps filled", timeout=60)
     assert run(["audit", "--admin-url", bridge.web_url, topic]) == 0
     scene.assert_all_comes(new)
-    status = next(each for each in rebuilds_of(bridge, topic) if each["engine"] == "spark")
+    # Subscriptions whose cursors stand at different places may make several gaps.
+    by_jobs = [each for each in rebuilds_of(bridge, topic) if each["engine"] == "spark"]
+    status = max(by_jobs, key=lambda each: int(each["entriesTotal"]))
     assert (status["state"], status["trigger"]) == ("succeeded", "ownership"), status
-    assert COUNT <= status["entriesIndexed"] <= COUNT + SOON + len(new)
+    assert COUNT <= sum(each["entriesIndexed"] for each in by_jobs) <= COUNT + SOON + len(new)
     assert status["entriesRead"] == status["entriesTotal"] >= 2 * COUNT
     assert status["sparkError"] is None
     assert status["proof"]["count"] >= COUNT
