@@ -209,13 +209,7 @@ def load(path: Path, files: Path, topic: str, upto: Position, entries: int) -> f
         index = TopicIndex(store, topic)
         index.start_at(upto)
         started = time.perf_counter()
-        loading = BulkLoad(index, files)
-        loading.verify_positions()
-        loading.load_positions()
-        for number, group in loading.groups():
-            loading.verify(group)
-            loading.load(number, group)
-        loading.finish()
+        BulkLoad(index, files).load_all()
         seconds = time.perf_counter() - started
         assert index.entries == entries, f"{index.entries} of {entries} entries are in the index"
     return seconds

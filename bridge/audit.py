@@ -10,8 +10,8 @@ import structlog
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
 from bridge.comparison import Comparison, Outcome, TopicSide
-from bridge.rebuild_status import Engine
-from bridge.spark_job import JobError, SparkJob, Told
+from bridge.rebuild_status import Engine, RebuildStatus
+from bridge.spark_job import JobError, SparkJob
 from spark_jobs.plan import FINGERPRINTS_NAME, ReadSpec, read_fingerprints
 from tracker import StoreError
 from tracker.audit import Scope
@@ -110,12 +110,9 @@ class Audit:
         if status.engine is Engine.auto:
             status.engine = Engine.spark if self._job.is_large(status.entries_total) else Engine.in_process
 
-        def told(stage: str, done: int, total: int) -> None:
-            status.stage, status.entries_read, status.entries_total = stage, done, total
-
         if status.engine is Engine.spark:
             try:
-                return await self.read_by_job(scope, told)
+                return await self.read_by_job(scope, status)
             except JobError as error:
                 log.warning("the topic is read here, the audit job failed", topic=self._job.topic, reason=str(error))
                 status.spark_error, status.engine = str(error), Engine.in_process
@@ -126,20 +123,13 @@ class Audit:
 
         return await self._comparison.topic_side(scope, read)
 
-    async def read_by_job(self, scope: Scope, told: Told) -> TopicSide:
-        """Have a job read the topic. Raises JobError."""
-        job, settings = self._job, self._job.settings
-        spec = ReadSpec(
-            topic=job.topic,
-            service_url=settings.service_url,
-            web_url=settings.web_url,
-            after=scope.after,
-            upto=scope.upto,
-            partition_width_ms=scope.width_ms,
-            cut=scope.cut,
-            held=list(scope.held),
-            output=job.output,
-        )
+    async def read_by_job(self, scope: Scope, status: AuditStatus | RebuildStatus) -> TopicSide:
+        """Have a job read the topic; the status tells how far it is. Raises JobError."""
+        job, spec = self._job, self._job.spec(ReadSpec, scope)
+
+        def told(stage: str, done: int, total: int) -> None:
+            status.stage, status.entries_read, status.entries_total = stage, done, total
+
         await asyncio.to_thread(job.begin, spec)
         await job.run(spec, told)
         found = await asyncio.to_thread(lambda: read_fingerprints(job.read(FINGERPRINTS_NAME)))

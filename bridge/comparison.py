@@ -88,9 +88,7 @@ class Comparison:
 
     async def compare(self, in_topic: TopicSide, scope: Scope) -> Outcome:
         """Compare what was read with the index. Raises BrokerError, StoreError."""
-        total = Fingerprint()
-        for found in in_topic.values():
-            total = total.plus(found)
+        total = Fingerprint.total(in_topic.values())
         outcome = Outcome(*total)
         in_index: TopicSide = {}
         few = total.entries * limits.AUDIT_FEW < self._index.entries

@@ -92,10 +92,7 @@ class GapFiller:
         topic, and that is read again here.
         """
         async with self._one_at_a_time:
-            if self._index.entries:
-                await self._fill(status, engine, audit)
-            else:
-                await self._fill(status, engine)
+            await self._fill(status, engine, audit if self._index.entries else None)
         self._on_filled()
 
     async def heal(self) -> None:
@@ -175,10 +172,7 @@ class GapFiller:
         return rebuilt.after <= status.after
 
     async def _mend(self, status: RebuildStatus, scope: Scope, audit: Audit) -> bool:
-        def told(stage: str, done: int, total: int) -> None:
-            status.stage, status.entries_read, status.entries_total = stage, done, total
-
-        in_topic = await audit.read_by_job(scope, told)
+        in_topic = await audit.read_by_job(scope, status)
         status.stage = "comparing"
         outcome = await self._comparison.compare(in_topic, scope)
         for after, upto in outcome.ranges:

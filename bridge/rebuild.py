@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import structlog
 
+from bridge.comparison import TopicSide
 from bridge.rebuild_status import RebuildStatus
 from bridge.spark_job import JobError, SparkJob, SparkSettings
 from spark_jobs.plan import FINGERPRINTS_NAME, RebuildSpec, read_fingerprints, scope_of
 from tracker import Position, TopicIndex
-from tracker.audit import Cell, Scope
+from tracker.audit import Scope
 from tracker.bulk_files import MANIFEST_NAME, BulkError, Manifest
 from tracker.bulk_load import BulkLoad
-from tracker.fingerprint import Fingerprint
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class Rebuilt(NamedTuple):
     after: Position
     upto: Position
     scope: Scope
-    in_topic: dict[Cell, Fingerprint]
+    in_topic: TopicSide
 
 
 class SparkRebuild:
@@ -76,20 +76,8 @@ class SparkRebuild:
 
     async def _spec(self, scope: Scope) -> RebuildSpec:
         """Go on with the job in the folder if it does what is wanted; else make room for a new one."""
-        settings = self._job.settings
-        wanted = RebuildSpec(
-            topic=self._topic,
-            service_url=settings.service_url,
-            web_url=settings.web_url,
-            after=scope.after,
-            upto=scope.upto,
-            partition_width_ms=scope.width_ms,
-            cut=scope.cut,
-            held=list(scope.held),
-            # Everything: a subscription that is set back later finds what it has acked by now in the index.
-            subscriptions=[],
-            output=self._job.output,
-        )
+        # Whoever has acked what: a subscription that is set back later finds it in the index.
+        wanted = self._job.spec(RebuildSpec, scope)
         known, finished = await asyncio.to_thread(self._found)
         if known is not None and (finished or _does(known, wanted)):
             log.info("going on with a rebuild", topic=self._topic, after=str(known.after), to=str(known.upto))
@@ -121,7 +109,7 @@ class SparkRebuild:
         draft.write_bytes(data)
         draft.rename(job.folder / MANIFEST_NAME)
 
-    def _topic_side(self) -> dict[Cell, Fingerprint]:
+    def _topic_side(self) -> TopicSide:
         return read_fingerprints((self._job.folder / FINGERPRINTS_NAME).read_bytes())
 
     async def _load(self, status: RebuildStatus, on_loaded: Callable[[], None]) -> None:

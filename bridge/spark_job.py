@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,9 +25,11 @@ from bridge.embedded.errors import EmbeddedError
 from bridge.embedded.java import find_java
 from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, ReadSpec
 from spark_jobs.storage import Storage, StorageError
+from tracker.audit import Scope
 
 log = structlog.get_logger(__name__)
 
+S = TypeVar("S", bound=ReadSpec)
 Told = Callable[[str, int, int], None]
 """Of a stage, entries done and in total."""
 
@@ -71,6 +73,20 @@ class SparkJob:
     def is_large(self, entries: int) -> bool:
         """Tell whether so many entries are for a job rather than for this process."""
         return 0 < self.settings.from_entries <= entries
+
+    def spec(self, kind: type[S], scope: Scope) -> S:
+        """Return what a job is to do that reads a scope, all else as `kind` has it by default."""
+        return kind(
+            topic=self.topic,
+            service_url=self.settings.service_url,
+            web_url=self.settings.web_url,
+            after=scope.after,
+            upto=scope.upto,
+            partition_width_ms=scope.width_ms,
+            cut=scope.cut,
+            held=list(scope.held),
+            output=self.output,
+        )
 
     def known_spec(self) -> str | None:
         """Return the spec of the job whose folder this is."""

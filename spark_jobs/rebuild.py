@@ -10,7 +10,6 @@ is no result.
 from __future__ import annotations
 
 import sys
-from functools import reduce
 from typing import Any
 
 from spark_jobs.admin import topic_state
@@ -69,7 +68,7 @@ class Rebuild:
         spec = self.spec
         boundaries = boundaries_of([point for one in results for point in one.spread], spec.bucket_bytes)
         plan = plan_name(spec, boundaries, results)
-        total = reduce(Fingerprint.plus, (one.fingerprint for one in results), Fingerprint())
+        total = Fingerprint.total(one.fingerprint for one in results)
 
         def written() -> list[BucketResult]:
             texts = [self.storage.read(bucket_marker(plan, bucket)) for bucket in range(len(boundaries) + 1)]
@@ -79,7 +78,7 @@ class Rebuild:
             missing = set(range(len(boundaries) + 1)) - {one.bucket for one in written()}
             build(spark, spec, plan, boundaries, results, missing)
         done = written()
-        found = reduce(Fingerprint.plus, (one.fingerprint for one in done), Fingerprint())
+        found = Fingerprint.total(one.fingerprint for one in done)
         if found != total:
             raise LedgerReadError(f"{found.entries} entries were written of {total.entries} that were read: a defect")
         return done

@@ -118,6 +118,17 @@ class BulkLoad:
             pass
         return group.entries
 
+    def load_all(self) -> int:
+        """Verify and take in whatever is not in yet, without a rest; return how many entries that is."""
+        self.verify_positions()
+        self.load_positions()
+        entries = 0
+        for number, group in self.groups():
+            self.verify(group)
+            entries += self.load(number, group)
+        self.finish()
+        return entries
+
     def load_in_steps(self, number: int, group: Group, clock: Callable[[], float]) -> Iterator[float]:
         """Take in a group; yield after each step, for other work, how long to rest: only once it is in.
 

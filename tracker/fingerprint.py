@@ -6,7 +6,8 @@ Each key's three numbers are mixed into 64 bits (the finalizer of splitmix64), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,11 @@ class Fingerprint(NamedTuple):
     def plus(self, other: Fingerprint) -> Fingerprint:
         """Return the fingerprint of two sets that have nothing in common."""
         return Fingerprint(self.entries + other.entries, (self.checksum + other.checksum) & _MASK)
+
+    @classmethod
+    def total(cls, parts: Iterable[Fingerprint]) -> Fingerprint:
+        """Return the fingerprint of all of them together."""
+        return reduce(cls.plus, parts, cls())
 
 
 def fingerprint(keys: Sequence[bytes]) -> Fingerprint:

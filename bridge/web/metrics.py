@@ -73,7 +73,7 @@ def _index_families(topics: Labelled) -> Iterator[Metric]:
     disk = _gauge("index_disk_bytes", "Key and value bytes of all entries, before compression.")
     entries = _gauge("index_entries", "Entries in the index, whoever needs them.")
     partitions = _gauge("time_partitions", "Time partitions with entries, by where they are.", (*TOPIC, "tier"))
-    lag = _gauge("damaged_time_partitions", "Time partitions that are set aside and read again from the broker.")
+    damaged = _gauge("damaged_time_partitions", "Time partitions that are set aside and read again from the broker.")
     for topic, labels in topics:
         index = topic.index
         if index is None:
@@ -84,8 +84,8 @@ def _index_families(topics: Labelled) -> Iterator[Metric]:
         near = partitions_in_memory(index.table, index.window)
         partitions.add_metric((*labels, "memory"), near)
         partitions.add_metric((*labels, "disk"), max(len(index.table) - near, 0))
-        lag.add_metric(labels, len(index.damage.ranges))
-    return iter((memory, disk, entries, partitions, lag))
+        damaged.add_metric(labels, len(index.damage.ranges))
+    return iter((memory, disk, entries, partitions, damaged))
 
 
 def _role_families(topics: Labelled) -> Iterator[Metric]:

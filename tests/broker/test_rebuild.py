@@ -155,8 +155,7 @@ def test_killed_during_the_rebuild(
         bridge.start()
     scene.assert_all_comes(set(), once=False)
     wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=PATIENCE_S)
-    wait_until(lambda: nothing_is_missing(bridge, topic), "all gaps filled", timeout=60)
-    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+    assert_complete(bridge, topic)
 
 
 def test_the_job_is_killed(private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str) -> None:
@@ -173,8 +172,7 @@ def test_the_job_is_killed(private_bridge: BridgeFactory, clients: Clients, puls
         for job in _jobs_of(bridge):
             job.kill()
     scene.assert_all_comes(set())
-    wait_until(lambda: nothing_is_missing(bridge, topic), "all gaps filled", timeout=60)
-    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+    assert_complete(bridge, topic)
 
 
 @pytest.mark.skipif(not LONG, reason="part of the long form")
@@ -191,8 +189,7 @@ def test_the_broker_is_restarted_during_the_rebuild(
     private_pulsar.start()
     scene.assert_all_comes(set(), once=False)
     wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=PATIENCE_S)
-    wait_until(lambda: nothing_is_missing(bridge, topic), "all gaps filled", timeout=60)
-    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
+    assert_complete(bridge, topic)
 
 
 def _jobs_of(bridge: BridgeProcess) -> list[psutil.Process]:
@@ -319,6 +316,12 @@ def run(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     return int(str(ended.value.code or 0))
+
+
+def assert_complete(bridge: BridgeProcess, topic: str) -> None:
+    """All gaps are filled, and the index holds what the topic does."""
+    wait_until(lambda: nothing_is_missing(bridge, topic), "all gaps filled", timeout=60)
+    assert run(["audit", "--engine", "in-process", "--admin-url", bridge.web_url, topic]) == 0
 
 
 def nothing_is_missing(bridge: BridgeProcess, topic: str) -> bool:

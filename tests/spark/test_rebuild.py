@@ -40,13 +40,7 @@ def loaded(tmp_path: Path, topic: str, files: Path, upto: Position) -> list[tupl
     with Store.open(tmp_path / "data") as store:
         index = TopicIndex(store, topic, partition_width_ms=WIDTH_MS)
         index.start_at(upto)
-        loading = BulkLoad(index, files)
-        loading.verify_positions()
-        loading.load_positions()
-        for number, group in loading.groups():
-            loading.verify(group)
-            loading.load(number, group)
-        loading.finish()
+        BulkLoad(index, files).load_all()
         index.check()
         found = []
         while due := index.due(index.view("all"), DUE_MS * 2, 1_000):

@@ -55,17 +55,6 @@ def fresh_index(store: Store) -> TopicIndex:
     return index
 
 
-def load_all(loading: BulkLoad) -> int:
-    loading.verify_positions()
-    loading.load_positions()
-    count = 0
-    for number, group in loading.groups():
-        loading.verify(group)
-        count += loading.load(number, group)
-    loading.finish()
-    return count
-
-
 def settled(index: TopicIndex) -> TopicIndex:
     while index.settle(10):
         pass
@@ -100,7 +89,7 @@ def test_all_entries_are_found_and_counted(tmp_path: Path) -> None:
         index = fresh_index(store)
         index.view("a").ack(3, 5)
         index.view("b").advance(Position(3, 99))
-        assert load_all(BulkLoad(index, tmp_path / "files")) == COUNT == index.entries
+        assert BulkLoad(index, tmp_path / "files").load_all() == COUNT == index.entries
         settled(index).check()
         assert index.counts.pending(index.view("a")) == COUNT - 1
         assert index.counts.pending(index.view("b")) == COUNT - 100
@@ -117,10 +106,10 @@ def test_loading_again_changes_nothing(tmp_path: Path) -> None:
     make_load(tmp_path / "files", some_entries())
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
-        load_all(BulkLoad(index, tmp_path / "files"))
+        BulkLoad(index, tmp_path / "files").load_all()
         again = BulkLoad(index, tmp_path / "files")
         assert again.finished
-        assert load_all(again) == 0
+        assert again.load_all() == 0
         index.check()
 
 
@@ -159,7 +148,7 @@ def test_a_partition_larger_than_a_file_is_loaded_as_a_whole(tmp_path: Path) -> 
     assert len(manifest.groups[0].files) > 3
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
-        load_all(BulkLoad(index, tmp_path / "files"))
+        BulkLoad(index, tmp_path / "files").load_all()
         settled(index).check()
         assert drained(index, "a") == entries
 
@@ -182,7 +171,7 @@ def test_a_crash_at_any_step_leaves_whole_partitions(tmp_path: Path, kind: str) 
         with contextlib.suppress(StoreError), Store.open(tmp_path / "data", at_boundary=boundary) as store:
             index = fresh_index(store)
             index.view("a").ack(3, 7)
-            load_all(BulkLoad(index, tmp_path / "files"))
+            BulkLoad(index, tmp_path / "files").load_all()
         with Store.open(tmp_path / "data") as store:
             index = settled(fresh_index(store))
             index.check()
@@ -248,7 +237,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         damaged(table, lambda data: data.__setitem__(100, data[100] ^ 1))
         loading = BulkLoad(index, tmp_path / "good")
         with pytest.raises(BulkError, match="is damaged"):
-            load_all(loading)
+            loading.load_all()
         table.unlink()
         with pytest.raises(BulkError, match="cannot read"):
             loading.verify(next(loading.groups())[1])
@@ -263,7 +252,7 @@ def test_entries_that_are_there_already_are_not_loaded_twice(tmp_path: Path) -> 
         index = fresh_index(store)
         index.backfill([NewEntry(entries[3, 50], 3, 50, 1, raw_of((3, 50)))], 0)
         with pytest.raises(BulkError, match=r"has entries between 3:\d+ and 5:\d+ already"):
-            load_all(BulkLoad(index, tmp_path / "files"))
+            BulkLoad(index, tmp_path / "files").load_all()
         index.check()
 
 
@@ -307,7 +296,7 @@ def test_a_group_cut_short_between_its_steps(
         settled(index)
         added = dict(list(later.items())[:steps])
         index.check()
-        load_all(BulkLoad(index, tmp_path / "files"))
+        BulkLoad(index, tmp_path / "files").load_all()
         settled(index).check()
         left, every = drained(index, "a"), entries | added
         assert left == {at: every[at] for at in left}
