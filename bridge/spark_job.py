@@ -98,17 +98,23 @@ class SparkJob:
     def begin(self, spec: ReadSpec) -> None:
         """Make room for a new job. Raises JobError."""
         try:
-            self.remove()
+            self._remove()  # files of another job would be taken for this one's
             self.folder.mkdir(parents=True)
             (self.folder / SPEC_NAME).write_text(spec.model_dump_json())
         except (OSError, StorageError) as error:
             raise JobError(f"cannot begin in {self.folder}: {error}") from error
 
     def remove(self) -> None:
-        """Delete the job's files. Raises StorageError."""
+        """Delete the job's files, of no use any more; what stays elsewhere goes when the next job begins."""
+        try:
+            self._remove()
+        except StorageError as error:
+            log.warning("files of a job are left behind", topic=self.topic, reason=str(error))
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
         if self.settings.output is not None:
             Storage(self.output).remove()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def read(self, name: str) -> bytes:
         """Return a small file of the output. Raises JobError."""
