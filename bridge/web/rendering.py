@@ -1,0 +1,30 @@
+"""Pages are rendered here from the templates beside this file; what a page shows is escaped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+ENVIRONMENT = Environment(
+    loader=PackageLoader("bridge.web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+"""Where filters are added; templates are read and compiled once."""
+
+
+def load_templates() -> None:
+    """Read and compile every template: files are not touched on the event loop later."""
+    for name in ENVIRONMENT.list_templates():
+        ENVIRONMENT.get_template(name)
+
+
+def page(template: str, status: int = 200, **values: Any) -> web.Response:
+    """Return a rendered page."""
+    text = ENVIRONMENT.get_template(template).render(**values)
+    return web.Response(text=text, status=status, content_type="text/html")

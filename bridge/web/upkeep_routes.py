@@ -1,0 +1,79 @@
+"""REST of a topic partition's upkeep: rebuild and audit."""
+
+from aiohttp import web
+
+from bridge.rebuild_status import Engine
+from bridge.tracked_topic import TrackedTopic, wall_clock_ms
+from bridge.upkeep import Upkeep
+from bridge.web.requests import TOPIC, refused, tracked_topic
+
+routes = web.RouteTableDef()
+
+
+@routes.get(f"{TOPIC}/rebuild")
+async def rebuild_status(request: web.Request) -> web.Response:
+    """Tell of the last rebuilds, the newest first."""
+    topic = tracked_topic(request)
+    answers = [status.answer(wall_clock_ms()) for status in _upkeep(topic).rebuilds]
+    if not answers:
+        raise refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
+    return web.json_response(answers[0] | {"earlier": answers[1:]})
+
+
+@routes.put(f"{TOPIC}/rebuild")
+async def rebuild(request: web.Request) -> web.Response:
+    """Start a rebuild."""
+    topic = tracked_topic(request)
+    status = _upkeep(topic).start_rebuild(_engine(request))
+    if status is None:
+        raise _busy(topic)
+    return web.json_response(status.answer(wall_clock_ms()), status=202)
+
+
+@routes.delete(f"{TOPIC}/rebuild")
+async def cancel_rebuild(request: web.Request) -> web.Response:
+    """End the rebuild that an operator started."""
+    topic = tracked_topic(request)
+    status = _upkeep(topic).cancel_rebuild()
+    if status is None:
+        raise refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
+    return web.json_response(status.answer(wall_clock_ms()), status=202)
+
+
+@routes.get(f"{TOPIC}/audit")
+async def audit_status(request: web.Request) -> web.Response:
+    """Tell of the last audit."""
+    topic = tracked_topic(request)
+    status = _upkeep(topic).audit
+    if status is None:
+        raise refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge took it over")
+    return web.json_response(status.answer())
+
+
+@routes.put(f"{TOPIC}/audit")
+async def audit(request: web.Request) -> web.Response:
+    """Start an audit."""
+    topic = tracked_topic(request)
+    status = _upkeep(topic).start_audit(_engine(request))
+    if status is None:
+        raise _busy(topic)
+    return web.json_response(status.answer(), status=202)
+
+
+def _upkeep(topic: TrackedTopic) -> Upkeep:
+    if topic.upkeep is None:
+        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+    return topic.upkeep
+
+
+def _engine(request: web.Request) -> Engine:
+    engine = request.query.get("engine", Engine.auto)
+    if engine not in [each.value for each in Engine]:
+        engines = ", ".join(each.value for each in Engine)
+        raise refused(web.HTTPBadRequest, f"no engine {engine!r}, there are {engines}")
+    return Engine(engine)
+
+
+def _busy(topic: TrackedTopic) -> web.HTTPError:
+    what = "a rebuild" if _upkeep(topic).is_rebuilding else "an audit"
+    return refused(web.HTTPConflict, f"{what} of {topic.topic} is under way")
