@@ -13,8 +13,8 @@ from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
 from bridge.spark_job import SparkSettings
+from bridge.surroundings import Surroundings
 from bridge.topics import SyncLoop, Topics
-from bridge.tracked_topic import Surroundings
 from bridge.web.server import build_web_app
 from tracker import Store
 
@@ -75,6 +75,7 @@ class Bridge:
                 settings.partition_width_ms,
                 settings.near_term_bytes,
                 syncing.mark_dirty,
+                syncing.synced,
                 _spark_settings(settings),
             )
             self.topics = Topics(around, syncing)

@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import AdminClient, AdminError, LedgerState, acks_of
+from bridge.ack_repair import repair
+from bridge.broker.admin import AdminError, LedgerState, acks_of
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
-from bridge.broker.pool import BrokerPool
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
@@ -26,36 +24,17 @@ from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.rebuild import SparkRebuild
 from bridge.rebuild_status import Trigger
-from bridge.spark_job import SparkSettings
+from bridge.steering import Steering
+from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
-from tracker import AckSet, Position, Store, StoreError, TopicIndex
+from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
 
 OnEntries = Callable[[list[StoredEntry]], None]
 OnClosed = Callable[[str], None]
-
-
-def wall_clock_ms() -> int:
-    """The bridge's wall clock: what `deliver_at` is held against."""
-    return time.time_ns() // 1_000_000
-
-
-class Surroundings(NamedTuple):
-    """What all tracked topics share."""
-
-    pool: BrokerPool
-    admin: AdminClient
-    store: Store
-    advertised_url: str
-    partition_width_ms: int
-    near_term_bytes: int
-    mark_dirty: Callable[["TrackedTopic"], None]
-    """Asks for a sync of the store; the topic's `on_synced` is called after it."""
-    spark: SparkSettings
-    now_ms: Callable[[], int] = wall_clock_ms
 
 
 class TrackedTopic:
@@ -71,7 +50,9 @@ class TrackedTopic:
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
         self.upkeep: Upkeep | None = None
-        """For operators; None while this bridge is not the owner."""
+        self.steering: Steering | None = None
+        """Both for operators; None while this bridge is not the owner."""
+        self.owner_since_ms = 0
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -135,7 +116,7 @@ class TrackedTopic:
         assert self.harvester is not None
         assert self.index is not None
         await self.harvester.start(connection)
-        self.role, self.owner = "owner", around.advertised_url
+        self.role, self.owner, self.owner_since_ms = "owner", around.advertised_url, around.now_ms()
         self._pump.start(self.index)
         log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
         for subscription in self.subscriptions.values():
@@ -207,6 +188,7 @@ class TrackedTopic:
         self.upkeep = Upkeep(
             self.topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self._spawn
         )
+        self.steering = Steering(self.topic, connection, index, around.admin, self._load_for_operator, self._keep_views)
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
         index = self.index or self._open_index()
@@ -235,7 +217,7 @@ class TrackedTopic:
         )
 
     async def _step_down(self) -> None:
-        self.role, self.owner, self.upkeep = "opening", None, None
+        self.role, self.owner, self.upkeep, self.steering = "opening", None, None, None
         self._pump.stop()
         self._stop_subscriptions()
         if self.harvester is not None:
@@ -268,15 +250,30 @@ class TrackedTopic:
 
     def attach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is there."""
-        subscription = self.subscriptions.get(consumer.subscription)
-        if subscription is None:
-            subscription = TrackedSubscription(consumer.subscription, self.topic, self._pump.wake)
-            self.subscriptions[consumer.subscription] = subscription
+        subscription = self._subscription(consumer.subscription)
         first = not subscription.has_consumers
         subscription.add_consumer(consumer)
         if first or not subscription.dispatching:
             # While nobody was here the cursor may have been moved past the bridge.
             self._load(subscription)
+
+    def _subscription(self, name: str) -> TrackedSubscription:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = self.subscriptions[name] = TrackedSubscription(name, self.topic, self._pump.wake)
+        return subscription
+
+    async def _load_for_operator(self, name: str) -> TrackedSubscription | None:
+        """A subscription that dispatches, with or without consumers; None when it is not tracked."""
+        if self.index is None or (name not in self.subscriptions and name not in self.index.views()):
+            return None
+        subscription = self._subscription(name)
+        if not subscription.has_consumers or not subscription.dispatching:
+            # While nobody was here the cursor may have been moved past the bridge.
+            self._load(subscription)
+            if subscription.loading is not None:
+                await asyncio.wait({subscription.loading}, timeout=limits.CURSOR_WAIT_S)
+        return subscription
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is gone."""
@@ -336,38 +333,17 @@ class TrackedTopic:
         assert self._tail is not None
         view = self.index.view(subscription.name)
         subscription.loading = None
+        subscription.promptness.owner_since_ms = self.owner_since_ms
         moved = subscription.moved_by(acks, view)
         if moved:
             self._drop_checkpoint(subscription.name)
-        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved)
+        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved, self._around.now_ms())
         if not moved:
-            self._repair(subscription, acks, state.ledger_sizes)
+            self._spawn(repair(subscription, acks, state.ledger_sizes))
         assert self._gaps is not None
         assert subscription.view is not None
         if self._gaps.find(subscription.view) is not None:
             self._spawn(self._gaps.fill(subscription.view, Trigger.seek if moved else Trigger.ownership))
-
-    def _repair(self, subscription: TrackedSubscription, acks: AckSet, ledger_sizes: dict[int, int]) -> None:
-        """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
-        assert subscription.view is not None
-        forgotten = subscription.view.acks.missing_in(acks, ledger_sizes)
-        first = list(islice(forgotten, limits.REPAIR_BATCH))
-        if first and not subscription.repairing:
-            subscription.repairing = True
-            self._spawn(self._acknowledge_again(subscription, first, forgotten))
-
-    async def _acknowledge_again(
-        self, subscription: TrackedSubscription, batch: list[PositionKey], more: Iterator[PositionKey]
-    ) -> None:
-        count = 0
-        try:
-            while batch and subscription.acknowledge_again(batch):
-                count += len(batch)
-                await asyncio.sleep(limits.REPAIR_PAUSE_S)
-                batch = list(islice(more, limits.REPAIR_BATCH))
-        finally:
-            subscription.repairing = False
-        log.info("acks given to the broker again", topic=self.topic, subscription=subscription.name, entries=count)
 
     def _make_feed(self, subscription: TrackedSubscription, mark_delete_position: Position) -> Feed:
         assert self._tail is not None
@@ -430,6 +406,13 @@ class TrackedTopic:
             self._around.mark_dirty(self)
         except StoreError as error:  # the broker has the acks too
             self._cannot_store(error)
+
+    async def _keep_views(self) -> None:
+        """What operators did is on disk when this returns, unless nothing can be stored: the broker has it too."""
+        if self.index is not None:
+            self._persist_views(self.index)
+            self._pump.wake()
+            await self._around.synced()
 
     def _remove_view(self, name: str) -> None:
         assert self.index is not None

@@ -242,6 +242,13 @@ class TopicIndex:
         """
         return self._due.due(view, now_ms, limit, max_bytes)
 
+    def note_dispatching(self, view: SubscriptionView, until_ms: int) -> None:
+        """Store, before entries go out, until when they may: who opens this index later knows what went out before.
+
+        Unsynced, in one write. Raises StoreError.
+        """
+        self._views.note_dispatching(view, until_ms)
+
     def next_due_ms(self, view: SubscriptionView) -> int | None:
         """Return when to call `due` next, None when nothing is pending.
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from bridge.tracked_topic import wall_clock_ms
+from bridge.surroundings import wall_clock_ms
 from bridge.web.requests import BRIDGE, ROOT, TOPIC, tracked_topic
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
