@@ -80,6 +80,25 @@ STEERING_SLICE: Final = 50
 """Entries looked up on disk before others get their turn: 2 ms."""
 STEERING_MAX: Final = 1_000
 """Entries of one request."""
+WARNINGS_KEPT_MS: Final = 5_000
+"""Warnings are looked at anew after so long, when somebody asks for them."""
+POLICIES_KEPT_S: Final = 300.0
+"""The broker is asked for its policies so seldom: they are several calls a topic partition."""
+TOPICS_SLICE: Final = 20
+"""Topics looked at before others get their turn."""
+CHART_SLICE: Final = 20
+"""Bars added up before others get their turn."""
+SEARCH_SLICE: Final = 200
+"""Entries a search looks at before others get their turn: a millisecond."""
+SEARCH_SCAN: Final = 20_000
+"""Entries one request looks at."""
+SEARCH_PAGE_MAX: Final = 1_000
+"""Entries of one page."""
+PAYLOAD_PEEK_BYTES: Final = 64 * 1024
+"""Of a payload, at most so much is shown."""
+HISTOGRAM_BUCKETS_MAX: Final = 10_000
+CHART_BARS_MAX: Final = 1_000
+TOPICS_PAGE_MAX: Final = 1_000
 HARVEST_WAIT_S: Final = 5.0
 """How long an operator waits for an entry that was just published to be read."""
 HARVEST_POLL_S: Final = 0.01

@@ -36,6 +36,13 @@ class Lateness:
         if lateness_ms > self.max_ms:
             self.max_ms = lateness_ms
 
+    def add(self, other: "Lateness") -> None:
+        """Count another one's deliveries too."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.count += other.count
+        self.sum_ms += other.sum_ms
+        self.max_ms = max(self.max_ms, other.max_ms)
+
     def percentile(self, share: float) -> int:
         """The upper bound of the bucket that holds the given share (0 … 1) of deliveries; 0 without any."""
         rank = share * self.count

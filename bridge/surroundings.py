@@ -27,6 +27,8 @@ class Surroundings(NamedTuple):
     admin: AdminClient
     store: Store
     advertised_url: str
+    web_url: Callable[[], str]
+    """Where others find REST of this bridge; known once it listens."""
     partition_width_ms: int
     near_term_bytes: int
     mark_dirty: Callable[[TrackedTopic], None]

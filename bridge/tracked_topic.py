@@ -17,8 +17,9 @@ from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
 from bridge.gaps import GapFiller
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.guards import Warned
 from bridge.harvester import Harvester
-from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership, checkpoint_properties, read_checkpoint
+from bridge.ownership import HIDDEN_SUBSCRIPTION, WEB_URL_METADATA, Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
@@ -29,6 +30,7 @@ from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
+from bridge.watch import Watch
 from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -52,6 +54,8 @@ class TrackedTopic:
         self.upkeep: Upkeep | None = None
         self.steering: Steering | None = None
         """Both for operators; None while this bridge is not the owner."""
+        self.owner_web_url: str | None = None
+        """REST of the owner, while that is another bridge."""
         self.owner_since_ms = 0
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
@@ -65,6 +69,7 @@ class TrackedTopic:
         self._gaps: GapFiller | None = None
         self._healing = False
         self._pump = Pump(self.subscriptions, around.now_ms)
+        self.watch = Watch(topic, self.subscriptions)
         self._synced_position: Position | None = None
         self._trouble: str | None = None
         self._kept: tuple[Position, dict[str, int]] | None = None
@@ -98,6 +103,11 @@ class TrackedTopic:
         """Whether any client is attached."""
         return any(subscription.has_consumers for subscription in self.subscriptions.values())
 
+    def warnings(self) -> list[Warned]:
+        """What an operator should know."""
+        rebuild = None if self.upkeep is None else next(iter(self.upkeep.rebuilds), None)
+        return self.watch.warnings(self.index, self._around.now_ms(), rebuild)
+
     def close(self) -> None:
         """Stop dispatching now and let `run` end."""
         self._closing.set()
@@ -106,7 +116,7 @@ class TrackedTopic:
     async def _serve(self) -> None:
         around = self._around
         connection = await around.pool.for_topic(self.topic)
-        ownership = Ownership(connection, self.topic, around.advertised_url)
+        ownership = Ownership(connection, self.topic, around.advertised_url, around.web_url())
         self._connection, self._ownership = connection, ownership
         await ownership.stand()
         self.role = "standby"
@@ -117,6 +127,7 @@ class TrackedTopic:
         assert self.index is not None
         await self.harvester.start(connection)
         self.role, self.owner, self.owner_since_ms = "owner", around.advertised_url, around.now_ms()
+        self.owner_web_url = None
         self._pump.start(self.index)
         log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
         for subscription in self.subscriptions.values():
@@ -129,7 +140,8 @@ class TrackedTopic:
         election = self._loop.create_task(ownership.elected(around.admin))
         try:
             while not (await asyncio.wait({election}, timeout=limits.STANDBY_CHECK_S))[0]:
-                self.owner = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
+                self.owner, known = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
+                self.owner_web_url = known.get(WEB_URL_METADATA)
                 if self.owner not in (None, around.advertised_url):
                     self.send_consumers_away()
             await election
@@ -141,7 +153,8 @@ class TrackedTopic:
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
         ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
-        polled = checked = maintained = self._loop.time()
+        polled = checked = self._loop.time()
+        maintained = 0.0
         try:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -428,6 +441,7 @@ class TrackedTopic:
         if index is None or ownership is None or self.role != "owner":
             return
         self._persist_views(index)
+        self.watch.sample(self._loop.time())
         if index.damage.is_any and not self._healing and self._gaps is not None:
             self._healing = True
             self._spawn(self._heal(index, self._gaps))
@@ -458,10 +472,12 @@ class TrackedTopic:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
         try:
-            names = await self._around.admin.subscription_names(self.topic)
+            stats = await self._around.admin.topic_stats(self.topic)
+            await self.watch.ask_broker(self._around.admin, stats)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return
+        names = stats.consumers
         if index is None or self.role != "owner":
             return
         for name in [name for name in index.views() if name not in names]:

@@ -131,6 +131,12 @@ class TopicIndex:
         first = next(iter(self.table), None)
         return first.first_key if first is not None else time_bound(0)
 
+    def latest_ms(self) -> int | None:
+        """Return the latest due time of all entries; None without any."""
+        span = self.table.span()
+        key = None if span is None else self.reader.last_key(span[1])
+        return None if key is None else key_time(key)
+
     def partitions(self, now_ms: int, from_ms: int = 0) -> Iterator[TimePartition]:
         """Yield the time partitions that begin at a time or later, in order. The index must not change meanwhile."""
         width = self.partition_width_ms
