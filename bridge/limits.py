@@ -86,6 +86,8 @@ POLICIES_KEPT_S: Final = 300.0
 """The broker is asked for its policies so seldom: they are several calls a topic partition."""
 TOPICS_SLICE: Final = 20
 """Topics looked at before others get their turn."""
+SCRAPE_SLICE: Final = 8
+"""Topics told to a scrape before others get their turn: a millisecond."""
 CHART_SLICE: Final = 20
 """Bars added up before others get their turn."""
 SEARCH_SLICE: Final = 200

@@ -472,8 +472,7 @@ class TrackedTopic:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
         try:
-            stats = await self._around.admin.topic_stats(self.topic)
-            await self.watch.ask_broker(self._around.admin, stats)
+            stats = await self.watch.ask_broker(self._around.admin, None if index is None else index.harvested_position)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from bridge.web import pending_routes, topic_routes, upkeep_routes
+from bridge.web.exposition import CONTENT_TYPE
 from bridge.web.metrics import exposition
 from bridge.web.requests import BRIDGE
 
@@ -45,5 +45,5 @@ async def readyz(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """Answer a scrape."""
     bridge = request.app[BRIDGE]
-    body = exposition(bridge, bridge.settings.cluster)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    body = await exposition(bridge, bridge.settings.cluster)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
