@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from bridge.web import topic_routes, upkeep_routes
+from bridge.action_log import ActionLog
+from bridge.web import action_routes, login_routes, topic_routes, upkeep_routes
+from bridge.web.access import ACCESS, Access, access_context, check_access
+from bridge.web.action_routes import ACTIONS
+from bridge.web.guards import add_headers, refuse_other_sites
 from bridge.web.metrics import exposition
 from bridge.web.requests import BRIDGE
 
@@ -19,9 +23,13 @@ routes = web.RouteTableDef()
 
 def build_web_app(bridge: Bridge) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    for table in (routes, topic_routes.routes, upkeep_routes.routes):
+    app[ACCESS] = Access(bridge.settings)
+    app[ACTIONS] = ActionLog(bridge.settings.data_dir)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(access_context)
+    for table in (routes, login_routes.routes, action_routes.routes, topic_routes.routes, upkeep_routes.routes):
         app.add_routes(table)
     return app
 

@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from bridge.tracked_topic import wall_clock_ms
+from bridge.web.access import visible
 from bridge.web.requests import BRIDGE, ROOT, TOPIC, tracked_topic
 from bridge.web.views import partition_table, topic_stats, topic_summary
 
@@ -11,9 +12,10 @@ routes = web.RouteTableDef()
 
 @routes.get(f"{ROOT}/topics")
 async def topics(request: web.Request) -> web.Response:
-    """List the tracked topic partitions."""
+    """List the tracked topic partitions that the caller may see."""
     known = request.app[BRIDGE].topics
-    return web.json_response([] if known is None else [topic_summary(topic) for topic in known.all()])
+    topics = [] if known is None else await visible(request, known.all())
+    return web.json_response([topic_summary(topic) for topic in topics])
 
 
 @routes.get(f"{TOPIC}/stats")
