@@ -17,7 +17,6 @@ from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
 from bridge.gaps import GapFiller
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.guards import Warned
 from bridge.harvester import Harvester
 from bridge.ownership import HIDDEN_SUBSCRIPTION, WEB_URL_METADATA, Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
@@ -30,6 +29,7 @@ from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
+from bridge.warned import Warned
 from bridge.watch import Watch
 from tracker import Position, StoreError, TopicIndex
 

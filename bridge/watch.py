@@ -9,9 +9,9 @@ import structlog
 from bridge import limits
 from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
 from bridge.broker.admin import AdminClient, TopicStats
-from bridge.guards import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
 from bridge.rebuild_status import RebuildStatus
 from bridge.tracked_subscription import TrackedSubscription
+from bridge.warned import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
 from tracker import Position, TopicIndex
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,11 @@ from bridge.config import ENV_PREFIX, Settings
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 _WIDTH = 110
 _PART = "<!-- generated: {name} -->\n{text}\n<!-- end of {name} -->"
-_DEPENDS = {"data_dir": "the user's data directory", "advertised_address": "see there"}
+_DEPENDS = {
+    "data_dir": "the user's data directory",
+    "advertised_address": "see there",
+    "access": "`off` for this machine only",
+}
 """Defaults that are not the same on every machine."""
 
 

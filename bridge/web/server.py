@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridge.web import pending_routes, topic_routes, upkeep_routes
+from bridge.action_log import ActionLog
+from bridge.web import action_routes, login_routes, pending_routes, topic_routes, upkeep_routes
+from bridge.web.access import ACCESS, Access, access_context, check_access
+from bridge.web.action_routes import ACTIONS
 from bridge.web.exposition import CONTENT_TYPE
+from bridge.web.guards import add_headers, refuse_other_sites
 from bridge.web.metrics import exposition
 from bridge.web.requests import BRIDGE
 
@@ -15,13 +19,25 @@ if TYPE_CHECKING:
     from bridge.app import Bridge
 
 routes = web.RouteTableDef()
+TABLES = (
+    routes,
+    login_routes.routes,
+    action_routes.routes,
+    topic_routes.routes,
+    pending_routes.routes,
+    upkeep_routes.routes,
+)
 
 
 def build_web_app(bridge: Bridge) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    for table in (routes, topic_routes.routes, pending_routes.routes, upkeep_routes.routes):
+    app[ACCESS] = Access(bridge.settings)
+    app[ACTIONS] = ActionLog(bridge.settings.data_dir)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(access_context)
+    for table in TABLES:
         app.add_routes(table)
     return app
 
