@@ -59,7 +59,7 @@ def default_advertised_address(host: str) -> str:
 
 def default_access(web_host: str) -> Literal["off"] | None:
     """Nobody is asked where only this machine can ask; elsewhere there is no default."""
-    return "off" if web_host in _LOOPBACK else None
+    return "off" if web_host in LOOPBACK else None
 
 
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]

@@ -43,7 +43,7 @@ async def overview(request: web.Request) -> web.Response:
 
 @routes.get(f"{ROOT}/topics")
 async def topics(request: web.Request) -> web.Response:
-    """List the tracked topic partitions that the caller may see; X-Total-Count is how many there are without offset and limit."""
+    """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
     known = request.app[BRIDGE].topics
     wanted = request.query.get("filter", "").lower()
     rows = []
