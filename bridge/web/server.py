@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.action_log import ActionLog
-from bridge.web import action_routes, login_routes, pending_routes, topic_routes, upkeep_routes
+from bridge.web import action_routes, login_routes, openapi, pending_routes, topic_routes, upkeep_routes
 from bridge.web.access import ACCESS, Access, access_context, check_access
 from bridge.web.action_routes import ACTIONS
 from bridge.web.exposition import CONTENT_TYPE
@@ -26,6 +26,7 @@ TABLES = (
     topic_routes.routes,
     pending_routes.routes,
     upkeep_routes.routes,
+    openapi.routes,
 )
 
 
