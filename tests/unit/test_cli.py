@@ -22,6 +22,10 @@ TOPIC = {
     "harvestedPosition": "12:34",
     "entries": 12345,
     "storageSize": 67890,
+    "pending": 11111,
+    "earliestDeliverAt": 1_800_000_000_000,
+    "latenessP99Ms": 7,
+    "warnings": 0,
 }
 
 
@@ -99,7 +103,8 @@ def test_topics_as_a_table(capsys: pytest.CaptureFixture[str], admin_url: str) -
     assert run("topics", "--admin-url", admin_url) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["topic", "role", "owner"]
-    assert row.split() == [TOPIC["topic"], "owner", TOPIC["owner"], "12,345", "67,890", "12:34"]
+    numbers = ["12,345", "67,890", "11,111", "2027-01-15T08:00:00.000Z", "7", "0"]
+    assert row.split() == [TOPIC["topic"], "owner", TOPIC["owner"], *numbers]
 
 
 def test_topics_as_json(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:
