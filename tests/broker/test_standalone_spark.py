@@ -39,11 +39,13 @@ def test_a_lost_index_is_rebuilt_by_workers(
         spark_conf=f"spark.driver.host={HOST} spark.driver.bindAddress={HOST} spark.executor.memory=512m",
     )
     consumer = shared(clients.connect(bridge.service_url), topic)
+    # Or what is published before would be a gap already.
+    wait_until(lambda: bridge.topic(topic).get("role") == "owner", "ownership", timeout=60)
     producer = clients.connect(bridge.service_url).create_producer(topic, block_if_queue_full=True)
     due_ms = now_ms() + 45_000
     wanted = [str(number) for number in range(COUNT)]
     publish(producer, wanted, deliver_at=due_ms)
-    wait_until(lambda: bridge.topic(topic).get("entries") == COUNT, "all in the index")
+    wait_until(lambda: bridge.topic(topic).get("entries") == COUNT, "all in the index", timeout=30)
 
     lose_index(bridge)
     wait_until(lambda: "rebuild loaded" in bridge.log(), "the end of the rebuild", timeout=120)
