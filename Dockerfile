@@ -17,8 +17,10 @@ COPY --from=wheel /wheels /wheels
 RUN /opt/delay-bridge/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 
 FROM python:3.11.13-slim-bookworm
-# A full Java: images cut down to a few modules lack jdk.incubator.vector, which Spark uses.
-RUN apt-get update \
+# A full Java: images cut down to a few modules lack jdk.incubator.vector, which Spark uses. Slim images have no folder
+# for manual pages, into which Java's package may want to put links.
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/* \
     && java --list-modules | grep -q jdk.incubator.vector

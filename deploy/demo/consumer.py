@@ -53,8 +53,8 @@ def main() -> int:
     """Consume; returns the exit status."""
     given = arguments()
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: ended.set())
     client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
     consumer = client.subscribe(
         given.topic,

@@ -52,8 +52,8 @@ def main() -> int:
     """Publish; returns the exit status."""
     given = arguments()
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: ended.set())
     client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
     producer = client.create_producer(given.topic, block_if_queue_full=True)
     outcome, number = Outcome(), 0

@@ -12,7 +12,7 @@ from tests.clients import Clients, assert_quiet, drain, publish, shared, texts
 from tests.helpers import wait_until
 from tests.standalone_spark import HOST, StandaloneSpark
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 COUNT = 1_500
 WORKERS = 2
 
