@@ -20,8 +20,6 @@ from bridge.embedded.distribution import VERSION
 ROOT = Path(__file__).parent.parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMAGE = f"pulsar-delay-bridge:{PROJECT['version']}"
-ANNOUNCED_SETTINGS = {"access", "web_token", "web_read_token"}
-"""Settings of who may see and steer: once `Settings` has them they must go from here."""
 OTHER_VARIABLES = {"DELAY_BRIDGE_AUTH_PARAMS"}
 """Read by the commands, not by the bridge."""
 PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+(\.\d+)?[\w.-]*")
@@ -63,7 +61,7 @@ def last_stage(instruction: str) -> list[str]:
 
 def is_variable_known(name: str) -> bool:
     setting = name.removeprefix(ENV_PREFIX).lower()
-    return name in OTHER_VARIABLES or setting in Settings.model_fields or setting in ANNOUNCED_SETTINGS
+    return name in OTHER_VARIABLES or setting in Settings.model_fields
 
 
 def health_command(service: Service) -> list[str]:
@@ -269,11 +267,6 @@ def test_variables_of_the_bridge_are_settings() -> None:
             assert not variable.startswith(ENV_PREFIX) or is_variable_known(variable), f"{name}: {variable}"
 
 
-def test_a_setting_that_was_announced_is_still_to_come() -> None:
-    there = ANNOUNCED_SETTINGS & set(Settings.model_fields)
-    assert not there, f"`Settings` has these: take them off ANNOUNCED_SETTINGS in this file: {sorted(there)}"
-
-
 @pytest.mark.parametrize("name", ["bridge-1", "bridge-2"])
 def test_a_bridge_of_compose_can_be_configured_like_that(name: str) -> None:
     service = SERVICES[name]
@@ -282,13 +275,13 @@ def test_a_bridge_of_compose_can_be_configured_like_that(name: str) -> None:
         for variable, value in service["environment"].items()
         if variable not in OTHER_VARIABLES
     }
-    settings = Settings(**{key: value for key, value in values.items() if key in Settings.model_fields})
+    settings = Settings(**values)
     assert settings.advertised_address == service["hostname"] == name
     assert f"127.0.0.1:{settings.port}:{settings.port}" in service["ports"], "what is advertised is what is published"
     broker = settings.broker_service_url.removeprefix("pulsar://").split(":")[0]
     assert f"-a {broker}" in SERVICES[broker]["command"][-1], "the broker advertises the name it is known by"
     assert f":{settings.web_port}/readyz" in health_command(service)[-1]
-    assert values["access"] == "token", "the web server listens on all addresses"
+    assert settings.access == "token", "the web server listens on all addresses"
 
 
 def test_bridges_share_nothing_but_the_folder_jobs_write_to() -> None:
