@@ -15,6 +15,8 @@ from tests.standalone_spark import HOST, StandaloneSpark
 pytestmark = pytest.mark.timeout(400)
 COUNT = 1_500
 WORKERS = 2
+MEMORY = "spark.executor.memory=768m spark.driver.memory=512m"
+"""As docker-compose.yml has it."""
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def test_a_lost_index_is_rebuilt_by_workers(
         rebuild_from_entries=400,
         spark_master=spark_cluster.url,
         spark_output=output.as_uri(),
-        spark_conf=f"spark.driver.host={HOST} spark.driver.bindAddress={HOST} spark.executor.memory=512m",
+        spark_conf=f"spark.driver.host={HOST} spark.driver.bindAddress={HOST} {MEMORY}",
     )
     consumer = shared(clients.connect(bridge.service_url), topic)
     # Or what is published before would be a gap already.

@@ -270,8 +270,8 @@ def test_variables_of_the_bridge_are_settings() -> None:
 @pytest.mark.parametrize("name", ["bridge-1", "bridge-2"])
 def test_a_bridge_of_compose_can_be_configured_like_that(name: str) -> None:
     service = SERVICES[name]
-    values = {
-        variable.removeprefix(ENV_PREFIX).lower(): value
+    values: dict[str, Any] = {
+        variable.removeprefix(ENV_PREFIX).lower(): re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
         for variable, value in service["environment"].items()
         if variable not in OTHER_VARIABLES
     }

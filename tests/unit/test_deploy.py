@@ -144,6 +144,23 @@ def test_variables_are_settings_and_secrets_are_there() -> None:
             assert "value" not in variable, "a token comes from a Secret"
 
 
+def test_a_pod_can_be_configured_like_that() -> None:
+    """With the Secret as it is written down, which has to be changed."""
+    (secret,) = of_kind("Secret")
+    values: dict[str, Any] = {}
+    for variable in container()["env"]:
+        name = variable["name"].removeprefix(ENV_PREFIX).lower()
+        reference = variable.get("valueFrom", {}).get("secretKeyRef")
+        if reference is not None:
+            values[name] = secret["stringData"].get(reference["key"])
+        elif name in Settings.model_fields:
+            values[name] = variable["value"]
+    given = {name: value for name, value in values.items() if value is not None}
+    settings = Settings(web_host="0.0.0.0", **given)
+    assert settings.access == "token"
+    assert settings.broker_token is None
+
+
 def test_no_service_sets_a_setting() -> None:
     """A Service NAME puts NAME_PORT and others into every pod, unless these links are off."""
     clashing = [
