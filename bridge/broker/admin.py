@@ -7,7 +7,9 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 import aiohttp
+from yarl import URL
 
+from bridge import limits
 from bridge.broker.connection import describe
 from bridge.protocol.topic_name import TopicName
 from tracker import AckSet, Position, iter_ranges
@@ -32,6 +34,7 @@ class CursorState:
 
 
 RANGES_SLICE = 500
+_REDIRECTS = (301, 302, 307, 308)
 
 
 async def acks_of(cursor: CursorState) -> AckSet:
@@ -112,15 +115,22 @@ class AdminClient:
         await self._session.close()
 
     async def _get(self, path: str) -> dict[str, Any]:
+        """Follow redirects here: the library would leave the token out on its way to another broker."""
+        url = URL(self._web_url + path, encoded=True)
         try:
-            async with self._session.get(self._web_url + path) as response:
-                if response.status != 200:
-                    text = (await response.text())[:200]
-                    raise AdminError(f"GET {path}: {response.status} {text}", response.status)
-                body: dict[str, Any] = await response.json(content_type=None)
-                return body
-        except (aiohttp.ClientError, TimeoutError) as error:
+            for _ in range(limits.MAX_LOOKUP_REDIRECTS):
+                async with self._session.get(url, allow_redirects=False) as response:
+                    if response.status in _REDIRECTS:
+                        url = url.join(URL(response.headers.get("Location", ""), encoded=True))
+                        continue
+                    if response.status != 200:
+                        text = (await response.text())[:200]
+                        raise AdminError(f"GET {path}: {response.status} {text}", response.status)
+                    body: dict[str, Any] = await response.json(content_type=None)
+                    return body
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise AdminError(f"GET {path}: {describe(error)}") from error
+        raise AdminError(f"GET {path}: redirected {limits.MAX_LOOKUP_REDIRECTS} times")
 
 
 def _cursor_state(cursor: dict[str, Any]) -> CursorState:
