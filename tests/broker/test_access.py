@@ -316,6 +316,7 @@ def test_the_command_line_says_who_asks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     here = ["--admin-url", scene.bridge.web_url]
+    monkeypatch.delenv("DELAY_BRIDGE_AUTH_PARAMS", raising=False)
     assert run("topics", *here) == 1
     assert "401 a valid token is needed" in capsys.readouterr().err
     file = tmp_path / "token"
