@@ -283,6 +283,17 @@ def test_permissions_count_from_when_they_are_given_or_taken(scene: Scene, track
     wait_until(lambda: not sees(), "the permission is gone")
 
 
+def test_a_permission_on_a_partitioned_topic_is_one_on_its_partitions(scene: Scene, clients: Clients) -> None:
+    role, topic = f"r-{uuid.uuid4().hex[:6]}", new_topic()
+    done(scene.broker, "PUT", f"{rest_path(topic)}/partitions", 2)
+    allow(scene.broker, role, "consume", where=rest_path(topic))
+    shared(connect(clients, scene.bridge.service_url, token_of(role)), topic)
+    partitions = {f"{topic}-partition-{number}" for number in range(2)}
+    wait_until(lambda: partitions <= scene.topics(token_of("admin")), "the partitions are tracked")
+    wait_until(lambda: scene.topics(token_of(role)) == partitions, "they are seen")
+    assert not partitions & scene.topics(token_of("nobody"))
+
+
 def test_log_in_with_a_browser(scene: Scene, tracked: str) -> None:
     token, page = token_of("tenant-admin"), f"{REST}/{rest_path(tracked)}/stats"
     led = scene.web("GET", "/", Accept="text/html")
@@ -342,7 +353,11 @@ def test_the_command_line_says_who_asks(
 
 
 def test_metrics_are_for_tokens_of_their_own_where_such_are_set(scene: Scene, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"broker_token": token_of("bridge"), "web_read_token": READ_TOKEN}
+    settings: dict[str, Any] = {
+        "web_token": WEB_TOKEN,
+        "web_read_token": READ_TOKEN,
+        "broker_token": token_of("bridge"),
+    }
     process = BridgeProcess(scene.broker, tmp_path, access="pulsar", **settings).start()
     try:
         other = Scene(scene.broker, process)
@@ -353,7 +368,8 @@ def test_metrics_are_for_tokens_of_their_own_where_such_are_set(scene: Scene, tm
         assert other.web("GET", f"{REST}/topics", token_of("nobody")).json == []
     finally:
         process.stop()
-    assert READ_TOKEN not in process.log()
+    for secret in (WEB_TOKEN, READ_TOKEN, token_of("admin"), token_of("bridge")):
+        assert secret not in process.log()
 
 
 # -- jobs

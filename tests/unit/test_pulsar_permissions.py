@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from bridge import limits
 from bridge.protocol.topic_name import TopicName
-from bridge.web.pulsar_permissions import BrokerSilent, PulsarPermissions
+from bridge.web.pulsar_permissions import BrokerSilent, PulsarPermissions, token_key
 
 TOPIC = TopicName.parse("persistent://acme/orders/a b")
 VERSION = "/admin/v2/brokers/version"
@@ -107,6 +107,21 @@ async def test_answers_are_kept_for_a_while(permissions: PulsarPermissions, brok
     assert broker.count(VERSION) == 2 + 2, "of the caller, and with no token"
 
 
+async def test_lists_need_not_ask_again(permissions: PulsarPermissions, broker: Broker, clock: Clock) -> None:
+    broker.allowed = {("t", SUBSCRIPTIONS): 200}
+    mine, others = token_key("t"), token_key("u")
+    assert permissions.remembers_seeing(mine, str(TOPIC)) is None
+    assert await permissions.may_see("t", TOPIC)
+    assert not await permissions.may_see("u", TOPIC)
+    assert permissions.remembers_seeing(mine, str(TOPIC)) is True
+    assert permissions.remembers_seeing(others, str(TOPIC)) is False
+    clock.now = limits.ACCESS_REFUSAL_LASTS_S
+    assert permissions.remembers_seeing(mine, str(TOPIC)) is True
+    assert permissions.remembers_seeing(others, str(TOPIC)) is None
+    clock.now = limits.ACCESS_ANSWER_LASTS_S
+    assert permissions.remembers_seeing(mine, str(TOPIC)) is None
+
+
 async def test_answers_are_of_one_token_only(permissions: PulsarPermissions, broker: Broker) -> None:
     broker.allowed = {("t", VERSION): 200, ("t", NAMESPACE): 200}
     assert await permissions.may_steer("t", TOPIC)
@@ -125,7 +140,7 @@ async def test_not_more_answers_are_kept_than_so_many(
         assert await permissions.may_steer("t0", TOPIC)
     assert len(permissions._answers) == 10
     assert broker.asked["t0 " + NAMESPACE] == 1, "used last, so kept"
-    assert all(b"t0" not in key for key in permissions._answers)
+    assert all(b"t0" not in key for key, _ in permissions._answers)
 
 
 async def test_not_more_is_asked_at_once_than_so_much(permissions: PulsarPermissions, broker: Broker) -> None:

@@ -14,7 +14,7 @@ from yarl import URL
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.web.access import ALWAYS_OPEN
+from bridge.web.access import ALWAYS_OPEN, actor_of, logged_in_as
 from bridge.web.callers import role_in
 from bridge.web.guards import HEADERS, host_name
 from bridge.web.server import build_web_app
@@ -36,7 +36,9 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
     async def make(**settings: Any) -> Client:
         values = {"broker_service_url": "pulsar://127.0.0.1:1", "broker_web_url": "http://127.0.0.1:1"}
         bridge = Bridge(Settings(**{**values, "data_dir": tmp_path, **settings}))
-        client: Client = TestClient(TestServer(build_web_app(bridge)))
+        app = build_web_app(bridge)
+        app.router.add_get("/who", _who)
+        client: Client = TestClient(TestServer(app))
         await client.start_server()
         clients.append(client)
         return client
@@ -44,6 +46,16 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
     yield make
     for client in clients:
         await client.close()
+
+
+async def _who(request: web.Request) -> web.Response:
+    return web.json_response([actor_of(request), logged_in_as(request)])
+
+
+async def who(client: Client, **headers: str) -> list[str | None]:
+    async with client.get("/who", headers=headers) as answer:
+        found: list[str | None] = await answer.json()
+        return found
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -135,6 +147,15 @@ async def test_log_in_and_out(connect: Connect) -> None:
     assert await status_of(client, "GET", page) == 401
     # Who kept the cookie is not let in with it.
     assert await status_of(client, "GET", page, Cookie=f"{given.key}={given.value}") == 401
+
+
+async def test_handlers_know_who_asks(connect: Connect) -> None:
+    client = await connect(access="token", web_token=TOKEN, web_read_token=READ_TOKEN)
+    assert await who(client, **bearer(TOKEN)) == ["token from 127.0.0.1", None]
+    assert await who(client, **bearer(READ_TOKEN)) == ["read-token from 127.0.0.1", None]
+    async with client.post("/login", data={"token": READ_TOKEN}, allow_redirects=False):
+        assert await who(client) == ["read-token from 127.0.0.1", "read-token"]
+    assert await who(await connect()) == ["local from 127.0.0.1", None]
 
 
 async def test_the_cookie_is_for_https_where_that_is_spoken(connect: Connect) -> None:
