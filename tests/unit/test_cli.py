@@ -15,6 +15,7 @@ from bridge.cli import main
 from bridge.config import Settings
 
 BROKER = 'broker_service_url = "pulsar://b:6650"\nbroker_web_url = "http://b:8080"\n'
+SECRETS = "".join(f'{name} = "very-secret-{name}"\n' for name in ("broker_token", "web_token", "web_read_token"))
 TOPIC = {
     "topic": "persistent://public/default/orders",
     "role": "owner",
@@ -31,7 +32,7 @@ TOPIC = {
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*Settings.model_fields, "config", "admin_url"]:
+    for name in [*Settings.model_fields, "config", "admin_url", "auth_params"]:
         monkeypatch.delenv(f"DELAY_BRIDGE_{name.upper()}", raising=False)
 
 
@@ -132,7 +133,7 @@ def test_topics_that_cannot_be_asked_for(
 
 def test_config_show(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(BROKER + 'broker_token = "very-secret"\n')
+    file.write_text(BROKER + SECRETS)
     monkeypatch.setenv("DELAY_BRIDGE_PORT", "7777")
     assert run("config", "show", "--config", file) == 0
     out = capsys.readouterr().out
@@ -148,7 +149,7 @@ def test_config_show_as_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(BROKER + 'broker_token = "very-secret"\n')
+    file.write_text(BROKER + SECRETS)
     monkeypatch.setenv("DELAY_BRIDGE_CONFIG", str(file))
     assert run("config", "show", "--output", "json") == 0
     out = capsys.readouterr().out
