@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from bridge.broker.admin import AdminClient, AdminError
 
 TOPIC = "persistent://acme/orders/a b"
-PATH = "/admin/v2/persistent/acme/orders/a%20b/stats"
+PATH = "/admin/v2/persistent/acme/orders/a%20b/stats?subscriptionBacklogSize=true"
 
 
 @pytest_asyncio.fixture
