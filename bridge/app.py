@@ -10,11 +10,11 @@ from bridge import limits
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
-from bridge.config import Settings
+from bridge.config import LOOPBACK, Settings
 from bridge.gateway.listener import Gateway
 from bridge.spark_job import SparkSettings
+from bridge.surroundings import Surroundings, wall_clock_ms
 from bridge.topics import SyncLoop, Topics
-from bridge.tracked_topic import Surroundings
 from bridge.web.server import build_web_app
 from tracker import Store
 
@@ -34,6 +34,7 @@ class Bridge:
         self.port = settings.port
         self.web_port = settings.web_port
         self.not_ready: str | None = "starting"
+        self.started_ms = wall_clock_ms()
         self.topics: Topics | None = None
         self.gateway: Gateway | None = None
         self._store: Store | None = None
@@ -48,9 +49,23 @@ class Bridge:
         return sum(each.stats.delivered for topic in topics for each in topic.subscriptions.values())
 
     @property
+    def clock_offset_s(self) -> float | None:
+        """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
+        return None if self._admin is None else self._admin.clock_offset_s
+
+    @property
     def advertised_url(self) -> str:
         """Where clients are told to connect."""
         return f"pulsar://{self.settings.advertised_address}:{self.port}"
+
+    @property
+    def advertised_web_url(self) -> str:
+        """Where other bridges send requests that are for this one."""
+        settings = self.settings
+        if settings.advertised_web_url:
+            return settings.advertised_web_url
+        host = settings.web_host if settings.web_host in LOOPBACK else settings.advertised_address
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.web_port}"
 
     async def start(self) -> None:
         """Start everything. Raises StartError, or tracker.StoreError for the data directory.
@@ -72,16 +87,19 @@ class Bridge:
                 self._admin,
                 self._store,
                 self.advertised_url,
+                lambda: self.advertised_web_url,
                 settings.partition_width_ms,
                 settings.near_term_bytes,
                 syncing.mark_dirty,
+                syncing.synced,
                 _spark_settings(settings),
             )
             self.topics = Topics(around, syncing)
             self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
+            # Topics tell others where REST is: its port has to be known before the first of them is opened.
+            await self._start_web()
             await self.gateway.start(listening)
             self.topics.resume()
-            await self._start_web()
         except BaseException:
             await self.stop()
             raise

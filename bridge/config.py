@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -20,7 +28,7 @@ ENV_PREFIX = "DELAY_BRIDGE_"
 DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -85,6 +93,11 @@ class Settings(BaseSettings):
     )
     web_host: str = Field(default="127.0.0.1", description="the address of REST and health")
     web_port: int = Field(default=8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
+    advertised_web_url: str = Field(
+        default="",
+        description="where other bridges send callers to whose topic this one owns; by default http, "
+        "`advertised_address` (`web_host` if that is loopback) and `web_port`",
+    )
     partition_width_ms: DurationMs = Field(
         default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
     )
@@ -115,12 +128,13 @@ class Settings(BaseSettings):
         split_service_url(value)
         return value
 
-    @field_validator("broker_web_url")
+    @field_validator("broker_web_url", "advertised_web_url")
     @classmethod
-    def _web_url(cls, value: str) -> str:
-        if not re.match(r"https?://[^/]+", value):
+    def _web_url(cls, value: str, info: ValidationInfo) -> str:
+        given = value or info.field_name == "broker_web_url"
+        if given and not re.match(r"https?://[^/]+", value):
             raise ValueError(f"not a web URL: {value!r} (expected http://host:port)")
-        return value
+        return value.rstrip("/")
 
     @field_validator("spark_conf")
     @classmethod
@@ -134,8 +148,8 @@ class Settings(BaseSettings):
     def _not_itself(self) -> Self:
         broker_host, broker_port, _ = split_service_url(self.broker_service_url)
         own = {self.host, self.advertised_address}
-        if self.host in (*_ANY_ADDRESS, *_LOOPBACK):
-            own.update(_LOOPBACK)
+        if self.host in (*_ANY_ADDRESS, *LOOPBACK):
+            own.update(LOOPBACK)
         if broker_port == self.port and broker_host in own:
             raise ValueError(
                 f"broker_service_url {self.broker_service_url!r} is the bridge itself: "

@@ -7,6 +7,7 @@ delivered again waits in `replay`, in position order, and takes precedence over 
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedDict
@@ -20,8 +21,18 @@ PositionKey = tuple[int, int]
 C = TypeVar("C", bound=Hashable)
 
 
+class Again(StrEnum):
+    """Why an entry is delivered again: a consumer wants it, or the one that had it is gone."""
+
+    requested = "requested"
+    consumer_gone = "consumer-gone"
+
+
 class Offer(NamedTuple):
-    """An entry ready for delivery. `key`: its place in the delayed index, None for an immediate entry."""
+    """An entry ready for delivery. `key`: its place in the delayed index, None for an immediate entry.
+
+    `again`: why it is delivered again, None for the first time.
+    """
 
     ledger: int
     entry: int
@@ -31,15 +42,25 @@ class Offer(NamedTuple):
     redelivery_count: int = 0
     ack_set: tuple[int, ...] = ()
     chunk: Chunk | None = None
+    again: Again | None = None
 
 
 class Redelivery(NamedTuple):
-    """An entry that waits to be delivered again; its bytes are fetched when its turn comes."""
+    """An entry that waits to be delivered again, or was put off; its bytes are fetched when its turn comes.
+
+    `again`: as in `Offer`.
+    """
 
     key: bytes | None
     message_count: int
     redelivery_count: int
     ack_set: tuple[int, ...]
+    again: Again | None = None
+
+    @classmethod
+    def of(cls, offer: Offer) -> "Redelivery":
+        """Put an offer off."""
+        return cls(offer.key, offer.message_count, offer.redelivery_count, offer.ack_set, offer.again)
 
 
 @dataclass(slots=True)
@@ -111,7 +132,7 @@ class Dispatcher(Generic[C]):
         self._chunk_owners = {uuid: owner for uuid, owner in self._chunk_owners.items() if owner is not state}
         positions = list(state.positions)
         for position in positions:
-            self._release(position, self.unacked.pop(position), 0)
+            self._release(position, self.unacked.pop(position), Again.consumer_gone)
         self._unblock()
         return len(positions)
 
@@ -166,9 +187,7 @@ class Dispatcher(Generic[C]):
         return None if offer.chunk is None else self._chunk_owners.get(offer.chunk.uuid)
 
     def _put_off(self, offer: Offer) -> None:
-        self.replay[offer.ledger, offer.entry] = Redelivery(
-            offer.key, offer.message_count, offer.redelivery_count, offer.ack_set
-        )
+        self.replay[offer.ledger, offer.entry] = Redelivery.of(offer)
 
     def _next_consumer(self) -> ConsumerState[C] | None:
         order = self._order
@@ -191,7 +210,7 @@ class Dispatcher(Generic[C]):
         index = start
         unacked, positions = self.unacked, state.positions
         while index < len(offers) and messages < turn:
-            ledger, entry, count, key, _, redelivery_count, ack_set, chunk = offers[index]
+            ledger, entry, count, key, _, redelivery_count, ack_set, chunk, _ = offers[index]
             if chunk is not None:
                 if index > start:
                     break
@@ -255,7 +274,7 @@ class Dispatcher(Generic[C]):
             unacked = self.unacked.pop(position, None)
             if unacked is not None:
                 self._forget(position, unacked)
-                self._release(position, unacked, 1)
+                self._release(position, unacked, Again.requested)
         return len(wanted)
 
     def clear(self) -> None:
@@ -269,10 +288,9 @@ class Dispatcher(Generic[C]):
             state.blocked = False
         self._blocked = False
 
-    def _release(self, position: PositionKey, unacked: Unacked[C], more: int) -> None:
-        self.replay[position] = Redelivery(
-            unacked.key, unacked.message_count, unacked.redelivery_count + more, unacked.ack_set
-        )
+    def _release(self, position: PositionKey, unacked: Unacked[C], again: Again) -> None:
+        count = unacked.redelivery_count + (again is Again.requested)
+        self.replay[position] = Redelivery(unacked.key, unacked.message_count, count, unacked.ack_set, again)
 
     def _forget(self, position: PositionKey, unacked: Unacked[C]) -> None:
         state = unacked.consumer

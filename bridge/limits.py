@@ -75,12 +75,47 @@ REPAIR_PAUSE_S: Final = 0.01
 REFETCH_BATCH: Final = 100
 """Immediate entries read again from the broker at a time, for redelivery."""
 
+# Operators
+STEERING_SLICE: Final = 50
+"""Entries looked up on disk before others get their turn: 2 ms."""
+STEERING_MAX: Final = 1_000
+"""Entries of one request."""
+WARNINGS_KEPT_MS: Final = 5_000
+"""Warnings are looked at anew after so long, when somebody asks for them."""
+POLICIES_KEPT_S: Final = 300.0
+"""The broker is asked for its policies so seldom: they are several calls a topic partition."""
+TOPICS_SLICE: Final = 20
+"""Topics looked at before others get their turn."""
+CHART_SLICE: Final = 20
+"""Bars added up before others get their turn."""
+SEARCH_SLICE: Final = 200
+"""Entries a search looks at before others get their turn: a millisecond."""
+SEARCH_SCAN: Final = 20_000
+"""Entries one request looks at."""
+SEARCH_PAGE_MAX: Final = 1_000
+"""Entries of one page."""
+PAYLOAD_PEEK_BYTES: Final = 64 * 1024
+"""Of a payload, at most so much is shown."""
+HISTOGRAM_BUCKETS_MAX: Final = 10_000
+CHART_BARS_MAX: Final = 1_000
+TOPICS_PAGE_MAX: Final = 1_000
+HARVEST_WAIT_S: Final = 5.0
+"""How long an operator waits for an entry that was just published to be read."""
+HARVEST_POLL_S: Final = 0.01
+CURSOR_WAIT_S: Final = 10.0
+"""How long an operator waits for the cursor of a subscription."""
+ACK_TIMEOUT_S: Final = 5.0
+"""The broker does not answer acks of a consumer it has closed."""
+
 # Memory
 COLLECT_QUIET_S: Final = 60.0
 """Full garbage collections are at least this far apart, and made when nothing is delivered."""
 COLLECT_AT_LATEST_S: Final = 3_600.0
 
 # Persistence
+DISPATCH_LEASE_MS: Final = 5_000
+"""Before entries go out it is stored that they may, for so long: after a crash what was due by then may have been
+delivered, what is due later was not."""
 SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""

@@ -15,19 +15,22 @@ from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
 from tracker import Position
 
 HIDDEN_SUBSCRIPTION = "__delay-bridge"
+WEB_URL_METADATA = "web-url"
+"""Of the consumer: where REST of the bridge is."""
 ELECTION_POLL_S = 0.05
 
 
 class Ownership:
     """The bridge's candidacy for one topic partition."""
 
-    def __init__(self, connection: BrokerConnection, topic: str, advertised_url: str) -> None:
-        """Nothing is sent yet."""
+    def __init__(self, connection: BrokerConnection, topic: str, advertised_url: str, web_url: str) -> None:
+        """Nothing is sent yet. `web_url`: where others find this bridge's REST."""
         self.topic = topic
         self.connection = connection
         self.active = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._advertised_url = advertised_url
+        self._web_url = web_url
         self._consumer_id = connection.register(self)
 
     async def stand(self) -> None:
@@ -41,6 +44,7 @@ class Ownership:
         subscribe.consumer_id = self._consumer_id
         subscribe.request_id = request_id
         subscribe.consumer_name = self._advertised_url
+        subscribe.metadata.add(key=WEB_URL_METADATA, value=self._web_url)
         # From the start of the topic: the broker is to keep what a bridge has not harvested yet.
         subscribe.initialPosition = CommandSubscribe.Earliest
         subscribe.force_topic_creation = False

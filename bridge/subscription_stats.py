@@ -1,8 +1,15 @@
 """Counters of one tracked subscription, and its lateness as a histogram."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bridge.dispatcher import Again
+
+LATE_MS = 100
+"""A first delivery that is later than that has a cause that is counted."""
 
 LATENESS_BOUNDS_MS = (
     *(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750),
@@ -29,6 +36,13 @@ class Lateness:
         if lateness_ms > self.max_ms:
             self.max_ms = lateness_ms
 
+    def add(self, other: "Lateness") -> None:
+        """Count another one's deliveries too."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.count += other.count
+        self.sum_ms += other.sum_ms
+        self.max_ms = max(self.max_ms, other.max_ms)
+
     def percentile(self, share: float) -> int:
         """The upper bound of the bucket that holds the given share (0 … 1) of deliveries; 0 without any."""
         rank = share * self.count
@@ -38,6 +52,17 @@ class Lateness:
             if count and seen >= rank:
                 return min(LATENESS_BOUNDS_MS[index], self.max_ms) if index < len(LATENESS_BOUNDS_MS) else self.max_ms
         return 0
+
+
+class Cause(StrEnum):
+    """Why a first delivery was late: no consumer had permits when it came due, the entry was read from the topic after
+    that, the part of the index it is in was missing, or none of it: the bridge was down, or too slow.
+    """
+
+    permits = "permits"
+    harvest = "harvest"
+    rebuild = "rebuild"
+    bridge = "bridge"
 
 
 @dataclass(slots=True)
@@ -52,6 +77,14 @@ class SubscriptionStats:
     """Acks the broker had forgotten, given to it again."""
     unfetched: int = 0
     """Entries to deliver again that the broker has deleted meanwhile."""
+    cancelled: int = 0
+    """Entries that an operator had acked before they were delivered."""
+    expedited: int = 0
+    """Entries delivered before they were due because an operator wanted it."""
+    duplicates: Counter[Again] = field(default_factory=Counter)
+    """Messages delivered again, by reason; together they are `redelivered`."""
+    causes: Counter[Cause] = field(default_factory=Counter)
+    """Of first deliveries later than LATE_MS."""
     lateness: Lateness = field(default_factory=Lateness)
 
     def first_delivery(self, due_ms: Iterable[int], now_ms: int) -> None:
@@ -61,3 +94,8 @@ class SubscriptionStats:
             if due > now_ms:
                 self.early += 1
             record(now_ms - due if now_ms > due else 0)
+
+    def delivered_again(self, again: Again, messages: int) -> None:
+        """Note messages that are delivered once more."""
+        self.redelivered += messages
+        self.duplicates[again] += messages

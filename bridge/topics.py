@@ -11,8 +11,9 @@ from bridge import limits
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.protocol.topic_name import TopicName
+from bridge.surroundings import Surroundings
 from bridge.tracked_subscription import TrackedSubscription
-from bridge.tracked_topic import Surroundings, TrackedTopic
+from bridge.tracked_topic import TrackedTopic
 from tracker import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class SyncLoop:
         """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
         self._dirty: set[TrackedTopic] = set()
+        self._waiting: list[asyncio.Future[bool]] = []
         self._wake = asyncio.Event()
         self._recovered_at = -math.inf
 
@@ -40,6 +42,13 @@ class SyncLoop:
         """Have the topic's writes synced soon."""
         self._dirty.add(topic)
         self._wake.set()
+
+    async def synced(self) -> bool:
+        """Wait until what is written by now is on disk; False when it cannot be."""
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._wake.set()
+        return await waiting
 
     async def run(self) -> None:
         """Until cancelled. A sync that fails is tried again: positions do not move on meanwhile."""
@@ -61,6 +70,7 @@ class SyncLoop:
     async def sync(self) -> bool:
         """Sync once what is dirty now; False when that cannot be done."""
         dirty, self._dirty = self._dirty, set()
+        waiting, self._waiting = self._waiting, []
         positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
         try:
             await asyncio.to_thread(self._store.sync)
@@ -69,12 +79,14 @@ class SyncLoop:
             if self.failure is None:
                 self.failure = self._store.failure or str(error)
                 log.error("nothing can be stored, what is due goes out all the same", reason=self.failure)
+            _answer(waiting, False)
             return False
         if self.failure is not None:
             self.failure = None
             log.info("the data directory can be written again")
         for topic, position in positions:
             topic.on_synced(position)
+        _answer(waiting, True)
         return True
 
     async def _recover(self) -> None:
@@ -87,6 +99,12 @@ class SyncLoop:
         self._recovered_at = asyncio.get_running_loop().time()
         for call in self.on_recovered:
             call()
+
+
+def _answer(waiting: list[asyncio.Future[bool]], synced: bool) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(synced)
 
 
 class Topics:

@@ -1,6 +1,7 @@
 """One tracked subscription: its view of the delayed index, its feed, its dispatcher, and the consumers served."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -11,11 +12,13 @@ from bridge.broker.connection import BrokerError
 from bridge.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.feed import Feed
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.lateness import Promptness
 from bridge.protocol.entries import StoredEntry, chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
-from bridge.subscription_stats import SubscriptionStats
+from bridge.subscription_stats import LATE_MS, SubscriptionStats
 from bridge.tail_buffer import TailBuffer
-from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex, decode_key
+from tracker import EARLIEST, AckSet, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key
+from tracker.search import Standing
 
 log = structlog.get_logger(__name__)
 
@@ -30,12 +33,15 @@ class TrackedSubscription:
         self.name = name
         self.topic = topic
         self.stats = SubscriptionStats()
+        self.promptness = Promptness()
         self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher()
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
         self.repairing = False
         self.interrupted = False
         """The broker closed a consumer while the topic partition stayed: the cursor was set anew, or deleted."""
+        self.generation = 0
+        """Changes whenever what was handed out is forgotten: the cursor is set anew, or dispatch ends here."""
         self.view: SubscriptionView | None = None
         self.feed: Feed | None = None
         self._wake = wake
@@ -43,6 +49,9 @@ class TrackedSubscription:
         self._tail: TailBuffer | None = None
         self._fetch: Fetch | None = None
         self._ready: deque[Offer] = deque()
+        self._held: dict[PositionKey, Offer | None] = {}  # not to go out for now, and what would have
+        self._known_from_ms = 0  # what was due before may have been delivered by whoever was the owner then
+        self._expedited_before: set[PositionKey] = set()
         self._refetching: dict[PositionKey, Redelivery] = {}
         self._refetch_task: asyncio.Task[None] | None = None
         self._drained = asyncio.Event()
@@ -76,6 +85,7 @@ class TrackedSubscription:
         make_feed: Callable[["TrackedSubscription", Position], Feed],
         fetch: Fetch,
         moved: bool,
+        now_ms: int,
     ) -> None:
         """Begin (or go on) with what the broker's cursor has acked.
 
@@ -83,6 +93,10 @@ class TrackedSubscription:
         """
         self._index, self._tail, self._fetch = index, tail, fetch
         view = index.view(self.name)
+        if self.view is None:
+            until = view.dispatched_until_ms
+            self._known_from_ms = now_ms if until < 0 else min(until, now_ms)
+            self._expedited_before = {position_of(key) for key in view.expedited}
         if moved:
             self._forget_deliveries()
             view.reset(acks)
@@ -147,8 +161,10 @@ class TrackedSubscription:
         self._forget_deliveries()
 
     def _forget_deliveries(self) -> None:
+        self.generation += 1
         self.dispatcher.clear()
         self._ready.clear()
+        self._held.clear()
         self._refetching.clear()
         if self._refetch_task is not None:
             self._refetch_task.cancel()
@@ -229,6 +245,55 @@ class TrackedSubscription:
             self.view.advance(position)
             self.dispatcher.advance(*position)
 
+    # -- what operators want
+
+    def standing(self, position: PositionKey, deliver_at_ms: int | None) -> Standing:
+        """How an entry stands that is due at a time; None: when is not known. Must be dispatching.
+
+        An entry that may have been delivered before this bridge took over counts as dispatched.
+        """
+        assert self.view is not None
+        if self.view.acks.contains(*position) or position <= self._polled:
+            return Standing.ACKED
+        dispatcher = self.dispatcher
+        if position in dispatcher.unacked or position in self._refetching:
+            return Standing.DISPATCHED
+        waiting = dispatcher.replay.get(position) or next((o for o in self._ready if o[:2] == position), None)
+        if waiting is not None:
+            return Standing.PENDING if waiting.again is None else Standing.DISPATCHED
+        if deliver_at_ms is None:
+            return Standing.UNKNOWN
+        before = deliver_at_ms <= self._known_from_ms or position in self._expedited_before
+        return Standing.DISPATCHED if before else Standing.PENDING
+
+    def redelivery_count(self, position: PositionKey) -> int:
+        """How often consumers have asked for an entry again."""
+        known = self.dispatcher.unacked.get(position) or self.dispatcher.replay.get(position)
+        return 0 if known is None else known.redelivery_count
+
+    def hold(self, position: PositionKey) -> None:
+        """Keep an entry that is pending from going out, until `let_go` or `cancelled`."""
+        self._held[position] = None
+
+    def is_held(self, position: PositionKey) -> bool:
+        """Whether somebody holds an entry."""
+        return position in self._held
+
+    def let_go(self, position: PositionKey) -> None:
+        """Let it go out as if nothing had been."""
+        offer = self._held.pop(position, None)
+        if offer is not None:
+            self._ready.appendleft(offer)
+        self._wake()
+
+    def cancelled(self, position: PositionKey) -> None:
+        """The broker has the ack of a held entry."""
+        self._held.pop(position, None)
+        self.dispatcher.ack(*position)
+        if self.view is not None:
+            self.view.ack(*position)
+        self.stats.cancelled += 1
+
     # -- dispatch
 
     def wants(self) -> bool:
@@ -237,11 +302,13 @@ class TrackedSubscription:
 
     def pump(self, now_ms: int) -> int:
         """Send at most a slice of what is due; returns how many entries went out."""
-        if not self.wants():
+        wants = self.wants()
+        self.promptness.note_permits(now_ms, wants)
+        if not wants:
             return 0
         budget = min(self.dispatcher.capacity(), limits.DISPATCH_SLICE)
         if now_ms < self._last_now_ms and self._ready:
-            self._hold_back()
+            self._hold_back(now_ms)
         self._last_now_ms = now_ms
         ready = self._ready
         if len(ready) < budget:
@@ -250,14 +317,38 @@ class TrackedSubscription:
             self._add_due(budget - len(ready), now_ms)
         if len(ready) < budget:
             self._add_immediate(budget - len(ready))
-        return self._send() if ready else 0
+        sent = self._send() if ready else 0
+        self.promptness.note_permits(now_ms, self.dispatcher.capacity() > 0)
+        return sent
 
     def _add_due(self, limit: int, now_ms: int) -> None:
         assert self._index is not None
-        assert self.view is not None
-        due = self._index.due(self.view, now_ms, limit)
+        view = self.view
+        assert view is not None
+        cursor = view.cursor
+        due = self._index.due(view, now_ms, limit)
+        if not due:
+            return
+        if now_ms > view.dispatched_until_ms:
+            with contextlib.suppress(StoreError):  # with a full disk deliveries go on
+                self._index.note_dispatching(view, now_ms + limits.DISPATCH_LEASE_MS)
         self._ready.extend([Offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
-        self.stats.first_delivery([entry.deliver_at_ms for entry in due], now_ms)
+        self._note_lateness(due, cursor, now_ms)
+
+    def _note_lateness(self, due: list[DueEntry], cursor: bytes, now_ms: int) -> None:
+        """Note first deliveries; `cursor`: what lies before it was stored when others of its time were out."""
+        assert self.view is not None
+        on_time = []
+        for entry in due:
+            if entry.deliver_at_ms > now_ms and self.view.is_expedited((entry.ledger, entry.entry)):
+                self.stats.expedited += 1
+                continue
+            on_time.append(entry.deliver_at_ms)
+            if now_ms - entry.deliver_at_ms > LATE_MS:
+                stored_late = entry.key < cursor
+                cause = self.promptness.cause(entry.deliver_at_ms, covered=self.view.covered, stored_late=stored_late)
+                self.stats.causes[cause] += 1
+        self.stats.first_delivery(on_time, now_ms)
 
     def _add_immediate(self, limit: int) -> None:
         assert self.feed is not None
@@ -269,9 +360,8 @@ class TrackedSubscription:
         later: list[tuple[PositionKey, Redelivery]] = []
         size = 0
         for position, redelivery in self.dispatcher.take_replay(limit):
-            early = redelivery.key is not None and decode_key(redelivery.key)[0] > now_ms
-            if early or size >= limits.DISPATCH_SLICE_BYTES:
-                later.append((position, redelivery))  # early: the clock was set back since it was delivered first
+            if self._is_early(position, redelivery.key, now_ms) or size >= limits.DISPATCH_SLICE_BYTES:
+                later.append((position, redelivery))
                 continue
             raw = self._raw_of(position, redelivery)
             if raw is None:
@@ -284,6 +374,12 @@ class TrackedSubscription:
         if self._refetching and self._refetch_task is None:
             self._refetch_task = asyncio.get_running_loop().create_task(self._refetch())
 
+    def _is_early(self, position: PositionKey, key: bytes | None, now_ms: int) -> bool:
+        """Whether an entry that was handed out is not due: the clock was set back since."""
+        if key is None or decode_key(key)[0] <= now_ms:
+            return False
+        return self.view is None or not self.view.is_expedited(position)
+
     def _raw_of(self, position: PositionKey, redelivery: Redelivery) -> bytes | None:
         assert self._index is not None
         assert self._tail is not None
@@ -294,22 +390,37 @@ class TrackedSubscription:
         return None if indexed is None else indexed.raw
 
     def _replay(self, position: PositionKey, again: Redelivery, raw: bytes) -> None:
-        self._ready.append(Offer(*position, again.message_count, again.key, raw, again.redelivery_count, again.ack_set))
-        self.stats.redelivered += again.message_count
+        self._ready.append(
+            Offer(
+                *position,
+                again.message_count,
+                again.key,
+                raw,
+                again.redelivery_count,
+                again.ack_set,
+                again=again.again,
+            )
+        )
+        if again.again is not None:
+            self.stats.delivered_again(again.again, again.message_count)
 
-    def _hold_back(self) -> None:
+    def _hold_back(self, now_ms: int) -> None:
         """The clock was set back: what is delayed among the leftovers may not be due any more."""
-        kept = [offer for offer in self._ready if offer.key is None]
+        kept = []
         for offer in self._ready:
-            if offer.key is not None:
-                again = Redelivery(offer.key, offer.message_count, offer.redelivery_count, offer.ack_set)
-                self.dispatcher.put_back((offer.ledger, offer.entry), again)
+            position = (offer.ledger, offer.entry)
+            if self._is_early(position, offer.key, now_ms):
+                self.dispatcher.put_back(position, Redelivery.of(offer))
+            else:
+                kept.append(offer)
         self._ready = deque(kept)
 
     def _send(self) -> int:
         assert self.view is not None
         contains = self.view.acks.contains
         skipped = self._polled
+        if self._held:
+            self._set_aside()
         offers = [
             offer
             for offer in self._ready
@@ -327,6 +438,13 @@ class TrackedSubscription:
             sent += len(batch)
             self.stats.delivered += sum([offer.message_count for offer in batch])
         return sent
+
+    def _set_aside(self) -> None:
+        """Take what is held out of what is to be sent."""
+        for offer in self._ready:
+            if offer[:2] in self._held:
+                self._held[offer.ledger, offer.entry] = offer
+        self._ready = deque(offer for offer in self._ready if offer[:2] not in self._held)
 
     async def _refetch(self) -> None:
         """Read again from the broker what is not kept here."""
@@ -354,6 +472,12 @@ class TrackedSubscription:
             self._wake()
             await asyncio.sleep(0)
         self._refetch_task = None
+
+
+def position_of(key: bytes) -> PositionKey:
+    """Return the position in a key of the index."""
+    _, ledger, entry = decode_key(key)
+    return ledger, entry
 
 
 def _with_chunk(offer: Offer) -> Offer:

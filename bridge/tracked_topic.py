@@ -2,60 +2,41 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import AdminClient, AdminError, LedgerState, acks_of
+from bridge.ack_repair import repair
+from bridge.broker.admin import AdminError, LedgerState, acks_of
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
-from bridge.broker.pool import BrokerPool
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
 from bridge.gaps import GapFiller
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.guards import Warned
 from bridge.harvester import Harvester
-from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership, checkpoint_properties, read_checkpoint
+from bridge.ownership import HIDDEN_SUBSCRIPTION, WEB_URL_METADATA, Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.rebuild import SparkRebuild
 from bridge.rebuild_status import Trigger
-from bridge.spark_job import SparkSettings
+from bridge.steering import Steering
+from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
-from tracker import AckSet, Position, Store, StoreError, TopicIndex
+from bridge.watch import Watch
+from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
 
 OnEntries = Callable[[list[StoredEntry]], None]
 OnClosed = Callable[[str], None]
-
-
-def wall_clock_ms() -> int:
-    """The bridge's wall clock: what `deliver_at` is held against."""
-    return time.time_ns() // 1_000_000
-
-
-class Surroundings(NamedTuple):
-    """What all tracked topics share."""
-
-    pool: BrokerPool
-    admin: AdminClient
-    store: Store
-    advertised_url: str
-    partition_width_ms: int
-    near_term_bytes: int
-    mark_dirty: Callable[["TrackedTopic"], None]
-    """Asks for a sync of the store; the topic's `on_synced` is called after it."""
-    spark: SparkSettings
-    now_ms: Callable[[], int] = wall_clock_ms
 
 
 class TrackedTopic:
@@ -71,7 +52,11 @@ class TrackedTopic:
         self.index: TopicIndex | None = None
         self.harvester: Harvester | None = None
         self.upkeep: Upkeep | None = None
-        """For operators; None while this bridge is not the owner."""
+        self.steering: Steering | None = None
+        """Both for operators; None while this bridge is not the owner."""
+        self.owner_web_url: str | None = None
+        """REST of the owner, while that is another bridge."""
+        self.owner_since_ms = 0
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
         self._loop = asyncio.get_running_loop()
@@ -84,6 +69,7 @@ class TrackedTopic:
         self._gaps: GapFiller | None = None
         self._healing = False
         self._pump = Pump(self.subscriptions, around.now_ms)
+        self.watch = Watch(topic, self.subscriptions)
         self._synced_position: Position | None = None
         self._trouble: str | None = None
         self._kept: tuple[Position, dict[str, int]] | None = None
@@ -117,6 +103,11 @@ class TrackedTopic:
         """Whether any client is attached."""
         return any(subscription.has_consumers for subscription in self.subscriptions.values())
 
+    def warnings(self) -> list[Warned]:
+        """What an operator should know."""
+        rebuild = None if self.upkeep is None else next(iter(self.upkeep.rebuilds), None)
+        return self.watch.warnings(self.index, self._around.now_ms(), rebuild)
+
     def close(self) -> None:
         """Stop dispatching now and let `run` end."""
         self._closing.set()
@@ -125,7 +116,7 @@ class TrackedTopic:
     async def _serve(self) -> None:
         around = self._around
         connection = await around.pool.for_topic(self.topic)
-        ownership = Ownership(connection, self.topic, around.advertised_url)
+        ownership = Ownership(connection, self.topic, around.advertised_url, around.web_url())
         self._connection, self._ownership = connection, ownership
         await ownership.stand()
         self.role = "standby"
@@ -135,7 +126,8 @@ class TrackedTopic:
         assert self.harvester is not None
         assert self.index is not None
         await self.harvester.start(connection)
-        self.role, self.owner = "owner", around.advertised_url
+        self.role, self.owner, self.owner_since_ms = "owner", around.advertised_url, around.now_ms()
+        self.owner_web_url = None
         self._pump.start(self.index)
         log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
         for subscription in self.subscriptions.values():
@@ -148,7 +140,8 @@ class TrackedTopic:
         election = self._loop.create_task(ownership.elected(around.admin))
         try:
             while not (await asyncio.wait({election}, timeout=limits.STANDBY_CHECK_S))[0]:
-                self.owner = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
+                self.owner, known = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
+                self.owner_web_url = known.get(WEB_URL_METADATA)
                 if self.owner not in (None, around.advertised_url):
                     self.send_consumers_away()
             await election
@@ -160,7 +153,8 @@ class TrackedTopic:
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
         ends: set[asyncio.Future[Any]] = {closing, ownership.lost}
-        polled = checked = maintained = self._loop.time()
+        polled = checked = self._loop.time()
+        maintained = 0.0
         try:
             while not self._closing.is_set() and not ownership.lost.done():
                 await asyncio.wait(ends, timeout=limits.CHECKPOINT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -207,6 +201,7 @@ class TrackedTopic:
         self.upkeep = Upkeep(
             self.topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self._spawn
         )
+        self.steering = Steering(self.topic, connection, index, around.admin, self._load_for_operator, self._keep_views)
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
         index = self.index or self._open_index()
@@ -235,7 +230,7 @@ class TrackedTopic:
         )
 
     async def _step_down(self) -> None:
-        self.role, self.owner, self.upkeep = "opening", None, None
+        self.role, self.owner, self.upkeep, self.steering = "opening", None, None, None
         self._pump.stop()
         self._stop_subscriptions()
         if self.harvester is not None:
@@ -268,15 +263,30 @@ class TrackedTopic:
 
     def attach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is there."""
-        subscription = self.subscriptions.get(consumer.subscription)
-        if subscription is None:
-            subscription = TrackedSubscription(consumer.subscription, self.topic, self._pump.wake)
-            self.subscriptions[consumer.subscription] = subscription
+        subscription = self._subscription(consumer.subscription)
         first = not subscription.has_consumers
         subscription.add_consumer(consumer)
         if first or not subscription.dispatching:
             # While nobody was here the cursor may have been moved past the bridge.
             self._load(subscription)
+
+    def _subscription(self, name: str) -> TrackedSubscription:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = self.subscriptions[name] = TrackedSubscription(name, self.topic, self._pump.wake)
+        return subscription
+
+    async def _load_for_operator(self, name: str) -> TrackedSubscription | None:
+        """A subscription that dispatches, with or without consumers; None when it is not tracked."""
+        if self.index is None or (name not in self.subscriptions and name not in self.index.views()):
+            return None
+        subscription = self._subscription(name)
+        if not subscription.has_consumers or not subscription.dispatching:
+            # While nobody was here the cursor may have been moved past the bridge.
+            self._load(subscription)
+            if subscription.loading is not None:
+                await asyncio.wait({subscription.loading}, timeout=limits.CURSOR_WAIT_S)
+        return subscription
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is gone."""
@@ -336,38 +346,17 @@ class TrackedTopic:
         assert self._tail is not None
         view = self.index.view(subscription.name)
         subscription.loading = None
+        subscription.promptness.owner_since_ms = self.owner_since_ms
         moved = subscription.moved_by(acks, view)
         if moved:
             self._drop_checkpoint(subscription.name)
-        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved)
+        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved, self._around.now_ms())
         if not moved:
-            self._repair(subscription, acks, state.ledger_sizes)
+            self._spawn(repair(subscription, acks, state.ledger_sizes))
         assert self._gaps is not None
         assert subscription.view is not None
         if self._gaps.find(subscription.view) is not None:
             self._spawn(self._gaps.fill(subscription.view, Trigger.seek if moved else Trigger.ownership))
-
-    def _repair(self, subscription: TrackedSubscription, acks: AckSet, ledger_sizes: dict[int, int]) -> None:
-        """Give the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
-        assert subscription.view is not None
-        forgotten = subscription.view.acks.missing_in(acks, ledger_sizes)
-        first = list(islice(forgotten, limits.REPAIR_BATCH))
-        if first and not subscription.repairing:
-            subscription.repairing = True
-            self._spawn(self._acknowledge_again(subscription, first, forgotten))
-
-    async def _acknowledge_again(
-        self, subscription: TrackedSubscription, batch: list[PositionKey], more: Iterator[PositionKey]
-    ) -> None:
-        count = 0
-        try:
-            while batch and subscription.acknowledge_again(batch):
-                count += len(batch)
-                await asyncio.sleep(limits.REPAIR_PAUSE_S)
-                batch = list(islice(more, limits.REPAIR_BATCH))
-        finally:
-            subscription.repairing = False
-        log.info("acks given to the broker again", topic=self.topic, subscription=subscription.name, entries=count)
 
     def _make_feed(self, subscription: TrackedSubscription, mark_delete_position: Position) -> Feed:
         assert self._tail is not None
@@ -431,6 +420,13 @@ class TrackedTopic:
         except StoreError as error:  # the broker has the acks too
             self._cannot_store(error)
 
+    async def _keep_views(self) -> None:
+        """What operators did is on disk when this returns, unless nothing can be stored: the broker has it too."""
+        if self.index is not None:
+            self._persist_views(self.index)
+            self._pump.wake()
+            await self._around.synced()
+
     def _remove_view(self, name: str) -> None:
         assert self.index is not None
         try:
@@ -445,6 +441,7 @@ class TrackedTopic:
         if index is None or ownership is None or self.role != "owner":
             return
         self._persist_views(index)
+        self.watch.sample(self._loop.time())
         if index.damage.is_any and not self._healing and self._gaps is not None:
             self._healing = True
             self._spawn(self._heal(index, self._gaps))
@@ -475,10 +472,12 @@ class TrackedTopic:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
         try:
-            names = await self._around.admin.subscription_names(self.topic)
+            stats = await self._around.admin.topic_stats(self.topic)
+            await self.watch.ask_broker(self._around.admin, stats)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return
+        names = stats.consumers
         if index is None or self.role != "owner":
             return
         for name in [name for name in index.views() if name not in names]:

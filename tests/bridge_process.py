@@ -98,8 +98,16 @@ class BridgeProcess:
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and JSON body of a GET; status 0 when nobody answers."""
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and JSON body of a call; status 0 when nobody answers."""
+        request = urllib.request.Request(self.web_url + path, method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(self.web_url + path, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -69,6 +69,12 @@ class AckSet:
         """Return how many entries above the mark-delete position are acked one by one."""
         return sum(len(bitmap) for bitmap in self._ledgers.values())
 
+    @property
+    def holes(self) -> int:
+        """How many stretches of acked entries lie above the mark-delete position: a broker persists those."""
+        # A stretch begins where the entry before is not acked.
+        return sum(len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values())
+
     def add(self, ledger: int, entry: int) -> bool:
         """Ack one entry; True when that is new. Numbers no entry can have are ignored."""
         mark_ledger, mark_entry = self.mark_delete_position

@@ -74,6 +74,11 @@ class PartitionPage:
         """The entries by slot."""
         return self.values[1::FIELDS]
 
+    @property
+    def sizes(self) -> array[int]:
+        """The bytes by slot."""
+        return self.values[2::FIELDS]
+
     def entries_in(self, slot: int) -> int:
         """Return how many entries one partition holds."""
         return self.values[1 + FIELDS * slot]

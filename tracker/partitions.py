@@ -88,6 +88,17 @@ class PartitionTable:
             if partition.end_key > start:
                 yield partition
 
+    def span(self) -> tuple[int, int] | None:
+        """Return the numbers of the first and the last partition with entries; None without any."""
+        first = next((page for page in self._pages.values() if page.total), None)
+        if first is None:
+            return None
+        last = next(page for page in reversed(self._pages.values()) if page.total)
+        return (
+            first.number * PAGE_PARTITIONS + first.slots()[0],
+            last.number * PAGE_PARTITIONS + last.slots()[-1],
+        )
+
     def lowest_position(self) -> Position | None:
         """Return the lowest position stored, None when nothing is; costs a pass over the pages that changed."""
         return min(

@@ -9,7 +9,7 @@ from tracker.database import TopicFamily
 from tracker.entries import LONG_COUNT, DueEntry, decode_value
 from tracker.errors import StoreError, is_damage
 from tracker.families import EntryFamilies
-from tracker.keys import KEY, encode_key, key_time
+from tracker.keys import KEY, encode_key, key_time, time_bound
 from tracker.partitions import PartitionTable
 
 
@@ -104,6 +104,16 @@ class DiskReader:
     def first_key(self, start: bytes, end: bytes) -> bytes | None:
         """Return the first stored key with start <= key < end."""
         return next(self.keys(start, end), None)
+
+    def last_key(self, number: int) -> bytes | None:
+        """Return the last stored key of a partition; None when there is none, or it cannot be read."""
+        iterator = self.iterate(self._families.of(number))
+        start, end = time_bound(number * self._table.width_ms), time_bound((number + 1) * self._table.width_ms)
+        iterator.seek_for_prev(end)
+        if not iterator.valid():
+            return None
+        key: bytes = iterator.key()
+        return key if start <= key < end else None
 
     def _stretches(self, start: bytes, end: bytes) -> Iterator[tuple[Any, bytes]]:
         """Yield (iterator at the first key, exclusive end) for each partition that overlaps a key range."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tracker.errors import StoreError
 from tracker.position import Position
@@ -16,7 +17,8 @@ _NUMBER = struct.Struct(">Q")
 _TOPIC_RECORD = struct.Struct(">QQQq?" + "?qq" * 3)
 _TOPIC_RECORD_1 = struct.Struct(">Q" + "?qq" * 3)
 _PARTITION_RECORD = struct.Struct(">QQqqqq")
-_VIEW_RECORD = struct.Struct(">?qq?")
+_VIEW_RECORD = struct.Struct(">?qq?q")
+_VIEW_RECORD_2 = struct.Struct(">?qq?")
 _VIEW_RECORD_1 = struct.Struct(">?qq")
 
 
@@ -150,18 +152,32 @@ def decode_counters(record: bytes) -> tuple[int, int, Position, Position]:
     return entries, size, Position(*positions[:2]), Position(*positions[2:])
 
 
-def encode_view(covered: bool, mark_delete: Position, counted: bool) -> bytes:
-    """Return the stored form of a view without its acks; `counted`: its stored counters include all stored acks."""
-    return _VIEW_RECORD.pack(covered, *mark_delete, counted)
+class StoredView(NamedTuple):
+    """A view without its acks; `counted`: its stored counters include all stored acks.
 
+    `dispatched_until_ms`: nothing was handed to a consumer later than that; -1 where nobody knows.
+    """
 
-def decode_view(record: bytes) -> tuple[bool, Position, bool]:
-    """Return (covered, mark-delete position, counted)."""
-    if len(record) == _VIEW_RECORD_1.size:
-        covered, ledger, entry = _VIEW_RECORD_1.unpack(record)
-        return covered, Position(ledger, entry), False
-    covered, ledger, entry, counted = _VIEW_RECORD.unpack(record)
-    return covered, Position(ledger, entry), counted
+    covered: bool
+    mark_delete: Position
+    counted: bool
+    dispatched_until_ms: int = -1
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return _VIEW_RECORD.pack(self.covered, *self.mark_delete, self.counted, self.dispatched_until_ms)
+
+    @classmethod
+    def decode(cls, record: bytes) -> StoredView:
+        """Read the stored form, or one of the two before it, which ended sooner."""
+        if len(record) == _VIEW_RECORD_1.size:
+            covered, ledger, entry = _VIEW_RECORD_1.unpack(record)
+            return cls(covered, Position(ledger, entry), False)
+        if len(record) == _VIEW_RECORD_2.size:
+            covered, ledger, entry, counted = _VIEW_RECORD_2.unpack(record)
+            return cls(covered, Position(ledger, entry), counted)
+        covered, ledger, entry, counted, until = _VIEW_RECORD.unpack(record)
+        return cls(covered, Position(ledger, entry), counted, until)
 
 
 def check_width(record: TopicRecord, topic: str, width_ms: int) -> None:

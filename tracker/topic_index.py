@@ -131,6 +131,12 @@ class TopicIndex:
         first = next(iter(self.table), None)
         return first.first_key if first is not None else time_bound(0)
 
+    def latest_ms(self) -> int | None:
+        """Return the latest due time of all entries; None without any."""
+        span = self.table.span()
+        key = None if span is None else self.reader.last_key(span[1])
+        return None if key is None else key_time(key)
+
     def partitions(self, now_ms: int, from_ms: int = 0) -> Iterator[TimePartition]:
         """Yield the time partitions that begin at a time or later, in order. The index must not change meanwhile."""
         width = self.partition_width_ms
@@ -241,6 +247,13 @@ class TopicIndex:
         although more are due; `next_due_ms` then returns a time that has passed.
         """
         return self._due.due(view, now_ms, limit, max_bytes)
+
+    def note_dispatching(self, view: SubscriptionView, until_ms: int) -> None:
+        """Store, before entries go out, until when they may: who opens this index later knows what went out before.
+
+        Unsynced, in one write. Raises StoreError.
+        """
+        self._views.note_dispatching(view, until_ms)
 
     def next_due_ms(self, view: SubscriptionView) -> int | None:
         """Return when to call `due` next, None when nothing is pending.

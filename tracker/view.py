@@ -32,6 +32,8 @@ class SubscriptionView:
         self.counter = AckCounter(partition_width_ms)
         self.active = False
         self.covered = covered
+        self.dispatched_until_ms = -1
+        """No entry was handed to a consumer later than that, by whoever had this index; -1 when nobody knows."""
         self.was_reset = False
         """Whether the stored acks may hold some that were taken back since."""
         self.cursor = FIRST_KEY
@@ -123,6 +125,10 @@ class SubscriptionView:
     def expedited(self) -> list[bytes]:
         """The keys of unacked entries to be delivered without regard to their time, handed out or not."""
         return list(self._expedited.values())
+
+    def is_expedited(self, position: tuple[int, int]) -> bool:
+        """Tell whether an unacked entry is to be delivered, or was, without regard to its time."""
+        return position in self._expedited
 
     @property
     def has_expedited(self) -> bool:

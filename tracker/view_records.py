@@ -9,7 +9,7 @@ from tracker.ack_set import AckSet
 from tracker.errors import StoreError
 from tracker.keys import KEY_LENGTH
 from tracker.partitions import PartitionTable
-from tracker.records import TopicKeys, decode_view, encode_view, number_of
+from tracker.records import StoredView, TopicKeys, number_of
 from tracker.store import Store
 from tracker.view import SubscriptionView
 
@@ -92,6 +92,15 @@ class ViewRecords:
                 self._expedited[view.name] = expedited
         return count
 
+    def note_dispatching(self, view: SubscriptionView, until_ms: int) -> None:
+        """Store that a view's entries may be handed to consumers up to a time. Raises StoreError."""
+        record = StoredView.decode(self._stored[view.name])._replace(dispatched_until_ms=until_ms).encode()
+        view.dispatched_until_ms = until_ms
+        batch = self._store.new_batch()
+        batch.put(self._keys.view(view.name), record)
+        self._store.write(batch)
+        self._stored[view.name] = record
+
     def stage_uncounted(self, batch: Any, views: Iterable[SubscriptionView]) -> dict[str, bytes]:
         """Note in a batch that what is stored of the views' counters does not include all acked entries any more.
 
@@ -99,9 +108,9 @@ class ViewRecords:
         """
         changed: dict[str, bytes] = {}
         for view in views:
-            covered, mark_delete, counted = decode_view(self._stored[view.name])
-            if counted:
-                changed[view.name] = encode_view(covered, mark_delete, counted=False)
+            stored = StoredView.decode(self._stored[view.name])
+            if stored.counted:
+                changed[view.name] = stored._replace(counted=False).encode()
                 batch.put(self._keys.view(view.name), changed[view.name])
         return changed
 
@@ -110,12 +119,13 @@ class ViewRecords:
         self._stored.update(changed)
 
     def _load(self, name: str, record: bytes, table: PartitionTable) -> SubscriptionView:
-        covered, mark_delete, counted = decode_view(record)
-        acks = AckSet.load(mark_delete, self._numbered_records(self._keys.acks(name)))
-        view = SubscriptionView(name, self._width, acks, covered)
+        stored = StoredView.decode(record)
+        acks = AckSet.load(stored.mark_delete, self._numbered_records(self._keys.acks(name)))
+        view = SubscriptionView(name, self._width, acks, stored.covered)
+        view.dispatched_until_ms = stored.dispatched_until_ms
         for page_number, counts in self._numbered_records(self._keys.counts(name)):
             view.counter.load(page_number, counts, table)
-        if not counted:
+        if not stored.counted:
             view.counter.recount(acks)
         expedited = dict(self._store.records(self._keys.expedited(name))).get(self._keys.expedited(name), b"")
         for at in range(0, len(expedited), KEY_LENGTH):
@@ -158,4 +168,4 @@ class ViewRecords:
 
 
 def _record(view: SubscriptionView) -> bytes:
-    return encode_view(view.covered, view.mark_delete_position, view.counter.settled)
+    return StoredView(view.covered, view.mark_delete_position, view.counter.settled, view.dispatched_until_ms).encode()

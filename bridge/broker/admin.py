@@ -1,10 +1,14 @@
 """The few calls of the broker's admin REST interface that the bridge makes."""
 
 import asyncio
+import contextlib
+import json
+import time
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 import aiohttp
 
@@ -29,6 +33,15 @@ class CursorState:
     mark_delete_position: Position
     individually_deleted: str
     properties: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TopicStats:
+    """What `stats` says of a topic partition: bytes of backlog, and by subscription consumer names and bytes."""
+
+    backlog_bytes: int
+    consumers: dict[str, list[str]]
+    backlog_by_subscription: dict[str, int]
 
 
 RANGES_SLICE = 500
@@ -70,6 +83,8 @@ class AdminClient:
         """Open no connection yet. Must be called on an event loop."""
         headers = {"Authorization": f"Bearer {auth_token}"} if auth_token else {}
         self._web_url = web_url.rstrip("/")
+        self.clock_offset_s: float | None = None
+        """How far at least the broker's clock is ahead of this machine's, by its last answer; None before that."""
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
     async def internal_stats(self, topic: str) -> LedgerState:
@@ -81,18 +96,46 @@ class AdminClient:
             sizes[max(sizes)] = int(body.get("currentLedgerEntries", 0))  # the open ledger is listed with 0 entries
         return LedgerState(Position.parse(body["lastConfirmedEntry"]), sizes, cursors)
 
-    async def active_consumer(self, topic: str, subscription: str) -> str | None:
-        """The name of the Failover consumer that the broker elected, None without one. Raises AdminError."""
-        return (await self._subscription(topic, subscription)).get("activeConsumerName") or None
+    async def active_consumer(self, topic: str, subscription: str) -> tuple[str | None, dict[str, str]]:
+        """The Failover consumer that the broker elected, None without one, and its metadata. Raises AdminError."""
+        found = await self._subscription(topic, subscription)
+        name = found.get("activeConsumerName") or None
+        metadata = (each.get("metadata") for each in found.get("consumers", []) if each.get("consumerName") == name)
+        return name, dict(next(metadata, None) or {})
 
     async def consumer_names(self, topic: str, subscription: str) -> list[str]:
         """The names of the consumers connected to a subscription. Raises AdminError."""
         found = await self._subscription(topic, subscription)
         return [consumer["consumerName"] for consumer in found.get("consumers", [])]
 
-    async def subscription_names(self, topic: str) -> set[str]:
-        """The durable and other subscriptions of a topic partition. Raises AdminError."""
-        return set((await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")).get("subscriptions", {}))
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Consumers and backlogs of all subscriptions. Raises AdminError."""
+        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats?subscriptionBacklogSize=true")
+        found = body.get("subscriptions", {})
+        return TopicStats(
+            int(body.get("backlogSize", 0)),
+            {name: [each["consumerName"] for each in one.get("consumers", [])] for name, one in found.items()},
+            {name: int(one.get("backlogSize", 0)) for name, one in found.items()},
+        )
+
+    async def message_ttl_s(self, topic: str) -> int | None:
+        """The message TTL in force; None without one, or where the broker does not let us know."""
+        found = await self._policy(topic, "messageTTL")
+        return found if isinstance(found, int) and found > 0 else None
+
+    async def backlog_quotas(self, topic: str) -> dict[str, Any]:
+        """The backlog quotas in force by kind; empty without any, or where the broker does not let us know."""
+        found = await self._policy(topic, "backlogQuotaMap")
+        return found if isinstance(found, dict) else {}
+
+    async def _policy(self, topic: str, name: str) -> Any:
+        """The topic's own policy, else the namespace's: brokers without topic policies refuse the first."""
+        parsed = TopicName.parse(topic)
+        namespace = f"/admin/v2/namespaces/{quote(parsed.tenant, '')}/{quote(parsed.namespace, '')}/{name}"
+        for path in (f"/admin/v2/{parsed.rest_path}/{name}?applied=true", namespace):
+            with contextlib.suppress(AdminError):
+                return await self._get(path)
+        return None
 
     async def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
         body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
@@ -111,16 +154,31 @@ class AdminClient:
         """Close the HTTP session."""
         await self._session.close()
 
-    async def _get(self, path: str) -> dict[str, Any]:
+    async def _get(self, path: str) -> Any:
+        sent_s = time.time()
         try:
             async with self._session.get(self._web_url + path) as response:
+                self._compare_clocks(response.headers.get("Date"), sent_s)
                 if response.status != 200:
                     text = (await response.text())[:200]
                     raise AdminError(f"GET {path}: {response.status} {text}", response.status)
-                body: dict[str, Any] = await response.json(content_type=None)
-                return body
+                text = await response.text()
+                return json.loads(text) if text.strip() else None
+        except ValueError as error:
+            raise AdminError(f"GET {path}: the answer is not JSON") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AdminError(f"GET {path}: {describe(error)}") from error
+
+    def _compare_clocks(self, date: str | None, sent_s: float) -> None:
+        """The header tells whole seconds, cut off, of some moment between the request and now."""
+        if date is None:
+            return
+        try:
+            told_s = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        least, most = told_s - time.time(), told_s + 1 - sent_s
+        self.clock_offset_s = least if least > 0 else min(most, 0.0)
 
 
 def _cursor_state(cursor: dict[str, Any]) -> CursorState:

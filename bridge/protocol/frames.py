@@ -156,6 +156,11 @@ def encode_frame(command: BaseCommand, entry: bytes = b"") -> bytes:
 
 def entry_metadata(entry: bytes) -> MessageMetadata:
     """The metadata of an entry as a broker sends it. Raises MalformedFrame."""
+    return entry_parts(entry)[0]
+
+
+def entry_parts(entry: bytes) -> tuple[MessageMetadata, bytes]:
+    """The metadata and the payload, compressed or not, of an entry as a broker sends it. Raises MalformedFrame."""
     position = 0
     if entry[:2] == BROKER_ENTRY_METADATA_MAGIC:
         position = 6 + _read_size(entry, 2)
@@ -166,7 +171,7 @@ def entry_metadata(entry: bytes) -> MessageMetadata:
     if start + size > len(entry):
         raise MalformedFrame(f"metadata of {size} bytes in an entry of {len(entry)}")
     try:
-        return MessageMetadata.FromString(entry[start : start + size])
+        return MessageMetadata.FromString(entry[start : start + size]), entry[start + size :]
     except DecodeError as error:
         raise MalformedFrame("unreadable message metadata") from error
 

@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from bridge.protocol.topic_name import TopicName
 from bridge.subscription_stats import LATENESS_BOUNDS_MS, Lateness
-from bridge.tracked_topic import TrackedTopic, wall_clock_ms
+from bridge.surroundings import wall_clock_ms
+from bridge.tracked_topic import TrackedTopic
 from tracker.lifecycle import partitions_in_memory
 
 if TYPE_CHECKING:

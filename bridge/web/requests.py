@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from bridge.config import parse_duration_ms
 from bridge.protocol.topic_name import TopicName
+from bridge.times import parse_time_ms
 from bridge.tracked_topic import TrackedTopic
+from tracker import Position, SubscriptionView, TopicIndex
 
 if TYPE_CHECKING:
     from bridge.app import Bridge
@@ -25,11 +28,82 @@ def refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
 
 
 def tracked_topic(request: web.Request) -> TrackedTopic:
-    """Return the topic partition that a request names. Raises HTTPNotFound when this bridge does not track it."""
+    """Return the topic partition that a request names.
+
+    Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
+    """
     match = request.match_info
     name = str(TopicName("persistent", match["tenant"], match["namespace"], match["topic"]))
     topics = request.app[BRIDGE].topics
     topic = None if topics is None else topics.get(name)
     if topic is None:
         raise refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
+    if topic.role != "owner" and topic.owner_web_url is not None:
+        raise web.HTTPTemporaryRedirect(f"{topic.owner_web_url}{request.rel_url}")
     return topic
+
+
+def index_of(topic: TrackedTopic) -> TopicIndex:
+    """Return the index of a topic partition. Raises HTTPConflict while it has none."""
+    if topic.index is None:
+        raise refused(web.HTTPConflict, f"{topic.topic} has no index yet, its role here is {topic.role}")
+    return topic.index
+
+
+def view_of(index: TopicIndex, name: str) -> SubscriptionView:
+    """Return what an index knows of a subscription. Raises HTTPNotFound naming it."""
+    view = index.views().get(name)
+    if view is None:
+        raise refused(web.HTTPNotFound, f"{index.topic} has no tracked subscription {name!r}")
+    return view
+
+
+def number_in(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    """Return a whole number of the query. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise refused(web.HTTPBadRequest, f"{name}: not a number from {low} to {high}: {text!r}")
+    return int(text)
+
+
+def time_in(request: web.Request, name: str) -> int | None:
+    """Return a time of the query, in epoch ms. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if not text:
+        return None
+    try:
+        return parse_time_ms(text)
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
+
+
+def duration_in(request: web.Request, name: str, default_ms: int, low_ms: int) -> int:
+    """Return a duration of the query in ms, `30s` or a number of ms. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if not text:
+        return default_ms
+    try:
+        found = int(text) if text.isdecimal() else parse_duration_ms(text)
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
+    if not low_ms <= found <= 10**15:
+        raise refused(web.HTTPBadRequest, f"{name}: at least {low_ms} ms, not {text!r}")
+    return found
+
+
+def position_from(text: str) -> Position:
+    """Return the position that `ledger:entry` names. Raises HTTPBadRequest naming the value."""
+    try:
+        return Position.parse(text)
+    except ValueError:
+        raise refused(web.HTTPBadRequest, f"not a position: {text!r} (expected ledger:entry)") from None
+
+
+def flag_in(request: web.Request, name: str) -> bool:
+    """Return a yes or no of the query. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise refused(web.HTTPBadRequest, f"{name}: neither true nor false: {text!r}")
+    return text == "true"

@@ -3,7 +3,8 @@
 from aiohttp import web
 
 from bridge.rebuild_status import Engine
-from bridge.tracked_topic import TrackedTopic, wall_clock_ms
+from bridge.surroundings import wall_clock_ms
+from bridge.tracked_topic import TrackedTopic
 from bridge.upkeep import Upkeep
 from bridge.web.requests import TOPIC, refused, tracked_topic
 

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Any
 
 from bridge import limits
-from bridge.dispatcher import ConsumerState
+from bridge.dispatcher import Again, ConsumerState
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.subscription_stats import Cause, Lateness, SubscriptionStats
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import TrackedTopic
 from tracker import SubscriptionView, TimePartition, TopicIndex
@@ -17,30 +18,68 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
     """One row of the list of tracked topic partitions."""
     index = topic.index
     harvested = None if index is None else index.harvested_position
+    stats = [each.stats for each in topic.subscriptions.values()]
+    rebuild = None if topic.upkeep is None else next(iter(topic.upkeep.rebuilds), None)
     return {
         "topic": topic.topic,
         "role": topic.role,
         "owner": topic.owner,
+        "ownerWebUrl": topic.owner_web_url,
         "harvestedPosition": None if harvested is None else str(harvested),
         "entries": 0 if index is None else index.entries,
         "storageSize": 0 if index is None else index.bytes,
+        "memoryEntries": 0 if index is None else len(index.window),
+        "memorySize": 0 if index is None else index.window.bytes_held,
+        "pending": pending_of(topic),
+        "earliestDeliverAt": earliest_ms(topic),
+        "latenessP99Ms": max((each.lateness.percentile(0.99) for each in stats), default=0),
+        "early": sum(each.early for each in stats),
+        "rebuild": None if rebuild is None else rebuild.state,
+        "warnings": len(topic.warnings()),
     }
 
 
 def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
     """A tracked topic partition with its subscriptions."""
     index = topic.index
+    views = {} if index is None else index.views()
+    names = sorted({*views, *topic.subscriptions})
     return {
         **topic_summary(topic),
-        "memoryEntries": 0 if index is None else len(index.window),
-        "memorySize": 0 if index is None else index.window.bytes_held,
         "timePartitions": 0 if index is None else len(index.table),
+        "latestDeliverAt": None if index is None else index.latest_ms(),
         "damagedPartitions": 0 if index is None else len(index.damage.ranges),
-        "subscriptions": {name: _subscription(each, index) for name, each in topic.subscriptions.items()},
+        "warnings": [each.answer() for each in topic.warnings()],
+        "subscriptions": {
+            name: _subscription(topic.subscriptions.get(name), views.get(name), index) | _ahead(topic, name)
+            for name in names
+        },
     }
 
 
-async def partition_table(topic: TrackedTopic, now_ms: int) -> str:
+def pending_of(topic: TrackedTopic) -> int:
+    """What the subscriptions have not acked, added up."""
+    index = topic.index
+    return 0 if index is None else sum(map(index.counts.pending, index.views().values()))
+
+
+def earliest_ms(topic: TrackedTopic) -> int | None:
+    """About when the next pending entry is due: a lower bound."""
+    index = topic.index
+    if index is None or not index.entries:
+        return None
+    return min((due for view in index.views().values() if (due := index.next_due_ms(view)) is not None), default=None)
+
+
+def due_within(topic: TrackedTopic, now_ms: int, bound_ms: int) -> int:
+    """About how many deliveries come due within a time, of all subscriptions together."""
+    index = topic.index
+    if index is None:
+        return 0
+    return sum(index.counts.about(now_ms, now_ms + bound_ms, view) for view in index.views().values())
+
+
+async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | None = None) -> str:
     """The sizes of the time partitions, as JSON; times in epoch ms, sizes in bytes before compression.
 
     There may be hundreds of thousands: others get their turn in between.
@@ -51,7 +90,7 @@ async def partition_table(topic: TrackedTopic, now_ms: int) -> str:
     rows: list[str] = []
     from_ms = 0
     while part := list(islice(index.partitions(now_ms, from_ms), limits.PARTITION_SLICE)):
-        views = index.views()
+        views = {name: view for name, view in index.views().items() if subscription in (None, name)}
         rows += [json.dumps(_partition(index, views, partition)) for partition in part]
         from_ms = part[-1].end_ms
         await asyncio.sleep(0)
@@ -70,30 +109,50 @@ def _partition(index: TopicIndex, views: dict[str, SubscriptionView], partition:
     }
 
 
-def _subscription(subscription: TrackedSubscription, index: TopicIndex | None) -> dict[str, Any]:
-    stats, dispatcher, view = subscription.stats, subscription.dispatcher, subscription.view
-    lateness = stats.lateness
+def _subscription(
+    subscription: TrackedSubscription | None, view: SubscriptionView | None, index: TopicIndex | None
+) -> dict[str, Any]:
+    """`subscription`: None while nobody was connected since this bridge took over."""
+    stats = SubscriptionStats() if subscription is None else subscription.stats
+    dispatcher = None if subscription is None else subscription.dispatcher
     return {
         "type": "Shared",
-        "dispatching": subscription.dispatching,
+        "dispatching": subscription is not None and subscription.dispatching,
         "pending": None if view is None or index is None else index.counts.pending(view),
         "pendingSettled": view is not None and view.counter.settled,
         "markDeletePosition": None if view is None else str(view.mark_delete_position),
-        "inFlight": len(dispatcher.unacked),
-        "toRedeliver": len(dispatcher.replay),
+        "ackHoles": None if view is None else view.acks.holes,
+        "ready": 0 if subscription is None else subscription.waiting,
+        "inFlight": 0 if dispatcher is None else len(dispatcher.unacked),
+        "toRedeliver": 0 if dispatcher is None else len(dispatcher.replay),
         "delivered": stats.delivered,
         "acked": stats.acked,
+        "cancelled": stats.cancelled,
+        "expedited": stats.expedited,
         "redelivered": stats.redelivered,
+        "duplicates": {again.value: stats.duplicates[again] for again in Again},
         "early": stats.early,
         "acksRepaired": stats.repaired,
-        "lateness": {
-            "count": lateness.count,
-            "p50Ms": lateness.percentile(0.5),
-            "p99Ms": lateness.percentile(0.99),
-            "p999Ms": lateness.percentile(0.999),
-            "maxMs": lateness.max_ms,
-        },
-        "consumers": [_consumer(state) for state in dispatcher.consumers],
+        "lateness": lateness_answer(stats.lateness),
+        "latenessCauses": {cause.value: stats.causes[cause] for cause in Cause},
+        "consumers": [] if dispatcher is None else [_consumer(state) for state in dispatcher.consumers],
+    }
+
+
+def _ahead(topic: TrackedTopic, name: str) -> dict[str, Any]:
+    forecast = topic.watch.forecast(name)
+    shown = round(topic.watch.shown_rate(name), 1)
+    return {"shownPerSecond": shown, "forecast": None if forecast is None else forecast.answer()}
+
+
+def lateness_answer(lateness: Lateness) -> dict[str, Any]:
+    """Percentiles, each the upper bound of its bucket."""
+    return {
+        "count": lateness.count,
+        "p50Ms": lateness.percentile(0.5),
+        "p99Ms": lateness.percentile(0.99),
+        "p999Ms": lateness.percentile(0.999),
+        "maxMs": lateness.max_ms,
     }
 
 

@@ -1,0 +1,76 @@
+"""Acks of the bridge's own, for operators: by a consumer without permits that is there for as long as it takes."""
+
+from collections.abc import Sequence
+
+from bridge import limits
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.protocol.entries import StoredEntry
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
+from tracker import Position
+
+ACKNOWLEDGER_NAME = "__delay-bridge-operator"
+"""The name of the consumer, as the broker's stats show it."""
+
+
+class _Consumer:
+    """Is told nothing of interest: without permits there are no entries, and requests say when it is gone."""
+
+    def on_entries(self, entries: list[StoredEntry]) -> None:
+        pass
+
+    def on_active(self, active: bool) -> None:
+        pass
+
+    def on_closed(self, reason: str) -> None:
+        pass
+
+
+async def acknowledge(
+    connection: BrokerConnection, topic: str, subscription: str, positions: Sequence[Position]
+) -> None:
+    """Ack entries of an existing Shared subscription one by one. Raises BrokerError; acks may have been taken then.
+
+    The broker answers once it has them in memory, and persists them within a second. An entry that does not exist
+    would make it drop the rest of its list without a word: pass only entries that were seen.
+    """
+    consumer_id = connection.register(_Consumer())
+    request_id = connection.next_request_id()
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    subscribe = command.subscribe
+    subscribe.topic = topic
+    subscribe.subscription = subscription
+    subscribe.subType = CommandSubscribe.Shared
+    subscribe.consumer_id = consumer_id
+    subscribe.request_id = request_id
+    subscribe.consumer_name = ACKNOWLEDGER_NAME
+    subscribe.force_topic_creation = False
+    try:
+        await connection.request(command, request_id)
+        for start in range(0, len(positions), limits.REPAIR_BATCH):
+            await _ack(connection, consumer_id, positions[start : start + limits.REPAIR_BATCH])
+    finally:
+        connection.unregister(consumer_id)
+        _close(connection, consumer_id)
+
+
+async def _ack(connection: BrokerConnection, consumer_id: int, positions: Sequence[Position]) -> None:
+    request_id = connection.next_request_id()
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    command.ack.ack_type = CommandAck.Individual
+    command.ack.request_id = request_id
+    for ledger, entry in positions:
+        command.ack.message_id.add(ledgerId=ledger, entryId=entry)
+    answer = (await connection.request(command, request_id, timeout_s=limits.ACK_TIMEOUT_S)).ackResponse
+    if answer.HasField("error"):
+        raise BrokerError(answer.message, answer.error)
+
+
+def _close(connection: BrokerConnection, consumer_id: int) -> None:
+    """Nobody waits for the answer."""
+    if connection.is_closed:
+        return
+    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = connection.next_request_id()
+    connection.send(command)

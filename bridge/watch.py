@@ -1,0 +1,108 @@
+"""Keeps what the guards look at: the broker's policies, the rates consumers have shown; and the warnings they give."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+import structlog
+
+from bridge import limits
+from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
+from bridge.broker.admin import AdminClient, TopicStats
+from bridge.guards import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
+from bridge.rebuild_status import RebuildStatus
+from bridge.tracked_subscription import TrackedSubscription
+from tracker import TopicIndex
+
+log = structlog.get_logger(__name__)
+
+_STORAGE, _AGE = "destination_storage", "message_age"
+
+
+class Watch:
+    """One per tracked topic partition."""
+
+    def __init__(self, topic: str, subscriptions: Mapping[str, TrackedSubscription]) -> None:
+        """`subscriptions` may change at any time."""
+        self._topic = topic
+        self._subscriptions = subscriptions
+        self._policies = Policies()
+        self._asked_s = -math.inf
+        self._ttl_s: int | None = None
+        self._quota_bytes: int | None = None
+        self._quota_age_s: int | None = None
+        self._shown: dict[str, ShownRate] = {}
+        self._forecasts: dict[str, Forecast] = {}
+        self._warned: list[Warned] = []
+        self._looked_ms = 0
+        self._logged: set[tuple[str, str | None]] = set()
+
+    def sample(self, now_s: float) -> None:
+        """Note how much was acked by now."""
+        for name, subscription in self._subscriptions.items():
+            self._shown.setdefault(name, ShownRate()).note(now_s, subscription.stats.acked)
+
+    def shown_rate(self, name: str) -> float:
+        """The messages a second that a subscription's consumers have shown to take."""
+        known = self._shown.get(name)
+        return 0.0 if known is None else known.per_second
+
+    def forecast(self, name: str) -> Forecast | None:
+        """The busiest time ahead, as of the last look."""
+        return self._forecasts.get(name)
+
+    async def ask_broker(self, admin: AdminClient, stats: TopicStats) -> None:
+        """Take in what the broker says of consumers, and now and then ask it for its policies."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_s > limits.POLICIES_KEPT_S:
+            self._asked_s = now_s
+            self._ttl_s = await admin.message_ttl_s(self._topic)
+            quotas = await admin.backlog_quotas(self._topic)
+            storage, age = quotas.get(_STORAGE, {}), quotas.get(_AGE, {})
+            self._quota_bytes = _limit(storage.get("limitSize", storage.get("limit")))
+            self._quota_age_s = _limit(age.get("limitTime"))
+        self._policies = Policies(
+            self._ttl_s,
+            self._quota_bytes,
+            self._quota_age_s,
+            stats.backlog_bytes,
+            stats.backlog_by_subscription,
+            {name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},
+        )
+        self._looked_ms = 0
+
+    def unbridged(self) -> dict[str, int]:
+        """How many consumers reach each subscription past the bridge, as of the last look."""
+        return {name: len(consumers) for name, consumers in self._policies.unbridged.items()}
+
+    def _unbridged(self, name: str, at_broker: list[str]) -> tuple[str, ...]:
+        known = {state.consumer.name for state in self._subscriptions[name].dispatcher.consumers}
+        return tuple(sorted({*at_broker} - known - {ACKNOWLEDGER_NAME}))
+
+    def warnings(self, index: TopicIndex | None, now_ms: int, rebuild: RebuildStatus | None) -> list[Warned]:
+        """What is wrong, or will be; looked at anew after a few seconds."""
+        if index is None:
+            return []
+        if now_ms - self._looked_ms >= limits.WARNINGS_KEPT_MS or now_ms < self._looked_ms:
+            self._looked_ms = now_ms
+            self._forecasts = {
+                name: ahead
+                for name, view in index.views().items()
+                if (ahead := forecast(index, view, now_ms, self.shown_rate(name))) is not None
+            }
+            error = None if rebuild is None or rebuild.state != "failed" else rebuild.error
+            self._warned = topic_warnings(index, self._policies, self._forecasts, now_ms, error)
+            self._log()
+        return self._warned
+
+    def _log(self) -> None:
+        """Say each once, as long as it lasts."""
+        known = {(one.code, one.subscription) for one in self._warned}
+        for one in self._warned:
+            if (one.code, one.subscription) not in self._logged:
+                log.warning("warning", topic=self._topic, code=one.code, reason=one.text)
+        self._logged = known
+
+
+def _limit(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

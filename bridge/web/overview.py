@@ -1,0 +1,84 @@
+"""The bridge as a whole, as REST and the dashboard tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from bridge import limits
+from bridge.guards import Severity, Warned
+from bridge.subscription_stats import Lateness
+from bridge.tracked_topic import TrackedTopic
+from bridge.web.views import due_within, lateness_answer, pending_of
+
+if TYPE_CHECKING:
+    from bridge.app import Bridge
+
+DUE_WITHIN_S = (60, 3_600, 86_400)
+CLOCK_OFFSET_WARNING_S = 1.0
+DISK_FREE_WARNING = 0.1
+
+
+async def overview_answer(bridge: Bridge, now_ms: int) -> dict[str, Any]:
+    """Add everything up; others get their turn in between."""
+    topics = [] if bridge.topics is None else bridge.topics.all()
+    due = dict.fromkeys(DUE_WITHIN_S, 0)
+    sums = dict.fromkeys(("entries", "storageSize", "memoryEntries", "memorySize", "pending"), 0)
+    lateness = Lateness()
+    warnings = [each.answer() for each in bridge_warnings(bridge)]
+    for number, topic in enumerate(topics, 1):
+        _add_topic(topic, sums, lateness)
+        for bound in DUE_WITHIN_S:
+            due[bound] += due_within(topic, now_ms, bound * 1000)
+        warnings += [each.answer(topic.topic) for each in topic.warnings()]
+        if number % limits.TOPICS_SLICE == 0:
+            await asyncio.sleep(0)
+    disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
+    return {
+        "cluster": bridge.settings.cluster,
+        "version": importlib.metadata.version("pulsar-delay-bridge"),
+        "ready": bridge.not_ready is None,
+        "notReadyReason": bridge.not_ready,
+        "storageFailure": None if bridge.topics is None else bridge.topics.storage_failure,
+        "startedAt": bridge.started_ms,
+        "clockOffsetMs": None if (offset := bridge.clock_offset_s) is None else round(offset * 1000),
+        "topics": len(topics),
+        "owned": sum(topic.role == "owner" for topic in topics),
+        **sums,
+        "dueWithin": {str(bound): count for bound, count in due.items()},
+        "lateness": lateness_answer(lateness),
+        "warnings": sorted(warnings, key=lambda each: each["severity"] != Severity.critical.value),
+        "clientConnections": 0 if bridge.gateway is None else bridge.gateway.connections,
+        "diskFree": disk.free,
+        "diskTotal": disk.total,
+    }
+
+
+def bridge_warnings(bridge: Bridge) -> list[Warned]:
+    """What concerns no single topic partition."""
+    found = []
+    if bridge.not_ready is not None:
+        found.append(Warned(Severity.critical, "not-ready", bridge.not_ready))
+    failure = None if bridge.topics is None else bridge.topics.storage_failure
+    if failure is not None:
+        text = f"nothing can be stored, what is due is delivered all the same: {failure}"
+        found.append(Warned(Severity.critical, "storage", text))
+    offset = bridge.clock_offset_s
+    if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
+        text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
+        found.append(Warned(Severity.critical, "clock", text))
+    return found
+
+
+def _add_topic(topic: TrackedTopic, sums: dict[str, int], lateness: Lateness) -> None:
+    index = topic.index
+    if index is not None:
+        sums["entries"] += index.entries
+        sums["storageSize"] += index.bytes
+        sums["memoryEntries"] += len(index.window)
+        sums["memorySize"] += index.window.bytes_held
+        sums["pending"] += pending_of(topic)
+    for subscription in topic.subscriptions.values():
+        lateness.add(subscription.stats.lateness)
