@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from bridge.web import pending_routes, topic_routes, upkeep_routes
+from bridge.web import pages, pending_routes, static_files, topic_routes, upkeep_routes
 from bridge.web.metrics import exposition
 from bridge.web.requests import BRIDGE
 
@@ -21,8 +21,9 @@ def build_web_app(bridge: Bridge) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
     app = web.Application()
     app[BRIDGE] = bridge
-    for table in (routes, topic_routes.routes, pending_routes.routes, upkeep_routes.routes):
-        app.add_routes(table)
+    app.add_routes(routes)
+    for module in (topic_routes, pending_routes, upkeep_routes, pages, static_files):
+        app.add_routes(module.routes)
     return app
 
 

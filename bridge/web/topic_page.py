@@ -51,10 +51,15 @@ def topic_values(
     stats: Mapping[str, Any],
     rebuild: Mapping[str, Any] | None,
     audit: Mapping[str, Any] | None,
-    actions: Sequence[Mapping[str, Any]],
+    actions: Sequence[Mapping[str, Any]] | None,
     now_ms: int,
+    *,
+    can_steer: bool = True,
 ) -> dict[str, Any]:
-    """Return what the template needs. `rebuild` and `audit` are the last ones, `actions` the newest first."""
+    """Return what the template needs. `rebuild` and `audit` are the last ones, `actions` the newest first.
+
+    Without `actions` they have no place on the page; without `can_steer` neither has what changes something.
+    """
     subscriptions = stats["subscriptions"]
     return {
         "page_data": {"rest": f"{ROOT}/{rest_path(stats['topic'])}", "plotly": f"/static/{PLOTLY_NAME}"},
@@ -67,7 +72,8 @@ def topic_values(
         "rebuild": None if rebuild is None else _rebuild(rebuild),
         "audit": None if audit is None else _audit(audit),
         "busy": any(each is not None and each["state"] in ("queued", "running") for each in (rebuild, audit)),
-        "actions": [_action(each) for each in actions],
+        "actions": None if actions is None else [_action(each) for each in actions],
+        "can_steer": can_steer,
         "now_ms": now_ms,
     }
 
