@@ -55,6 +55,12 @@ class Bridge:
         return None if self._admin is None else self._admin.clock_offset_s
 
     @property
+    def broker_connections(self) -> int:
+        """The bridge's own connections to brokers, and those it holds for clients."""
+        own = 0 if self._pool is None else self._pool.connections
+        return own + (0 if self.gateway is None else self.gateway.broker_connections)
+
+    @property
     def advertised_url(self) -> str:
         """Where clients are told to connect."""
         return f"pulsar://{self.settings.advertised_address}:{self.port}"

@@ -57,6 +57,11 @@ def default_advertised_address(host: str) -> str:
     return socket.getfqdn() if host in _ANY_ADDRESS else host
 
 
+def default_access(web_host: str) -> Literal["off"] | None:
+    """Nobody is asked where only this machine can ask; elsewhere there is no default."""
+    return "off" if web_host in LOOPBACK else None
+
+
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size)]
 
@@ -76,7 +81,9 @@ class Settings(BaseSettings):
     Made directly it holds what it is given and defaults, nothing else; `load_settings` looks at file and environment.
     """
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
     broker_service_url: str = Field(description="where the bridge finds Pulsar: pulsar://HOST:PORT or pulsar+ssl://…")
     broker_web_url: str = Field(description="the broker's admin REST interface: http://HOST:PORT or https://…")
@@ -97,6 +104,16 @@ class Settings(BaseSettings):
         default="",
         description="where other bridges send callers to whose topic this one owns; by default http, "
         "`advertised_address` (`web_host` if that is loopback) and `web_port`",
+    )
+    access: Literal["off", "token", "pulsar"] | None = Field(
+        default_factory=lambda known: default_access(known["web_host"]),
+        description="who may use REST and pages: off (everybody), token, or pulsar (the caller's own Pulsar token)",
+    )
+    web_token: SecretStr | None = Field(
+        default=None, description="with access token: it may see and steer; at least 16 characters"
+    )
+    web_read_token: SecretStr | None = Field(
+        default=None, description="with access token: it may see; at least 16 characters"
     )
     partition_width_ms: DurationMs = Field(
         default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
@@ -144,6 +161,28 @@ class Settings(BaseSettings):
                 raise ValueError(f"not a setting of Spark: {each!r} (expected key=value, separated by blanks)")
         return value
 
+    @field_validator("web_token", "web_read_token")
+    @classmethod
+    def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(r"[\x21-\x7e]*", value.get_secret_value()):
+            raise ValueError("holds a blank or a character beyond ASCII")
+        if value is not None and len(value.get_secret_value()) < limits.WEB_TOKEN_MIN:
+            raise ValueError(f"has to have at least {limits.WEB_TOKEN_MIN} characters")
+        return value
+
+    @model_validator(mode="after")
+    def _access_is_chosen(self) -> Self:
+        if self.access is None:
+            raise ValueError(
+                f"access: has to be set to token, pulsar or off, for web_host {self.web_host!r} lets other machines in"
+            )
+        tokens = [each.get_secret_value() for each in (self.web_token, self.web_read_token) if each is not None]
+        if self.access == "token" and not tokens:
+            raise ValueError("access 'token': web_token or web_read_token has to be set")
+        if len(tokens) > len(set(tokens)):
+            raise ValueError("web_token and web_read_token: have to differ")
+        return self
+
     @model_validator(mode="after")
     def _not_itself(self) -> Self:
         broker_host, broker_port, _ = split_service_url(self.broker_service_url)
@@ -163,6 +202,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments alone: `load_settings` puts the sources together, to know where each value came from."""
         return (init_settings,)
+
+
+SECRETS = frozenset(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
+"""Settings that are never shown."""
 
 
 class Loaded:
@@ -210,7 +253,7 @@ def _problem(error: ErrorDetails, layers: dict[str, dict[str, Any]]) -> str:
         return f"{name} (file): no such setting" + (f", did you mean {close[0]}?" if close else "")
     source = _source(name, layers)
     where = f"environment {ENV_PREFIX}{name.upper()}" if source == "environment" else source
-    secret = Settings.model_fields[name].annotation == SecretStr | None
+    secret = name in SECRETS
     given = "" if secret or repr(error["input"]) in message else f" (given: {str(error['input'])!r})"
     return f"{name} ({where}): {message}{given}"
 

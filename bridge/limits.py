@@ -86,6 +86,8 @@ POLICIES_KEPT_S: Final = 300.0
 """The broker is asked for its policies so seldom: they are several calls a topic partition."""
 TOPICS_SLICE: Final = 20
 """Topics looked at before others get their turn."""
+SCRAPE_SLICE: Final = 8
+"""Topics told to a scrape before others get their turn: a millisecond."""
 CHART_SLICE: Final = 20
 """Bars added up before others get their turn."""
 SEARCH_SLICE: Final = 200
@@ -147,6 +149,32 @@ REBUILDS_KEPT: Final = 20
 """Rebuilds of a topic partition that are remembered."""
 MOVE_REST_S: Final = 0.02
 """Between two slices of 500 entries moved out of damaged files: a hundred million take an hour and a half."""
+
+# Web server
+WEB_TOKEN_MIN: Final = 16
+"""Characters of a token that nobody guesses."""
+ACCESS_ANSWER_LASTS_S: Final = 60.0
+"""What the broker allowed is not asked again for so long: a permission that is taken away works until then."""
+ACCESS_REFUSAL_LASTS_S: Final = 3.0
+"""A permission just given works soon."""
+ACCESS_ANSWERS_MAX: Final = 20_000
+"""Answers kept, of 200 bytes: 40 callers who look at 500 topics."""
+ACCESS_QUESTIONS_AT_ONCE: Final = 16
+"""Asked of the broker at the same time for all callers together."""
+ACCESS_TIMEOUT_S: Final = 5.0
+ACCESS_REDIRECTS_MAX: Final = 5
+WEB_SESSIONS_MAX: Final = 1_000
+"""Browsers that are logged in; the one that came first is logged out first."""
+WEB_SESSION_LASTS_S: Final = 12 * 3_600.0
+ACTION_LOG_BYTES: Final = 8 * 1024 * 1024
+"""Of one file: 20,000 to 40,000 acts."""
+ACTION_LOG_FILES: Final = 5
+ACTION_POSITIONS_MAX: Final = 500
+"""Positions listed of one act; of more it tells the number."""
+ACTIONS_PAGE_MAX: Final = 1_000
+ACTIONS_SCANNED_MAX: Final = 10_000
+"""Acts looked through for those that a caller may see."""
+
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -161,4 +189,6 @@ assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS
 assert MAX_UNACKED_PER_CONSUMER <= MAX_UNACKED_PER_SUBSCRIPTION
 assert FEED_PERMITS <= FEED_QUEUE_ENTRIES <= TAIL_BUFFER_ENTRIES
 assert RETRY_BACKOFF_S[-1] < RECOVERY_LASTS_S
+assert ACCESS_REFUSAL_LASTS_S < ACCESS_ANSWER_LASTS_S
+assert ACTIONS_PAGE_MAX <= ACTIONS_SCANNED_MAX
 assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S

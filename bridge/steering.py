@@ -153,7 +153,7 @@ class Steering:
         new = [one for one in positions if one > self._harvested()]
         if not new:
             return positions
-        last = (await self._admin.internal_stats(self._topic)).last_confirmed_entry
+        last = await self._admin.last_position(self._topic)
         wanted = max((one for one in new if one <= last), default=Position(-1, -1))
         deadline = asyncio.get_running_loop().time() + limits.HARVEST_WAIT_S
         while self._harvested() < wanted:

@@ -17,7 +17,6 @@ from bridge.dispatcher import PositionKey
 from bridge.feed import Feed, restart_position
 from bridge.gaps import GapFiller
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.guards import Warned
 from bridge.harvester import Harvester
 from bridge.ownership import HIDDEN_SUBSCRIPTION, WEB_URL_METADATA, Ownership, checkpoint_properties, read_checkpoint
 from bridge.protocol.entries import StoredEntry
@@ -30,6 +29,7 @@ from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
+from bridge.warned import Warned
 from bridge.watch import Watch
 from tracker import Position, StoreError, TopicIndex
 
@@ -472,8 +472,7 @@ class TrackedTopic:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
         try:
-            stats = await self._around.admin.topic_stats(self.topic)
-            await self.watch.ask_broker(self._around.admin, stats)
+            stats = await self.watch.ask_broker(self._around.admin, None if index is None else index.harvested_position)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return

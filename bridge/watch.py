@@ -9,10 +9,10 @@ import structlog
 from bridge import limits
 from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
 from bridge.broker.admin import AdminClient, TopicStats
-from bridge.guards import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
 from bridge.rebuild_status import RebuildStatus
 from bridge.tracked_subscription import TrackedSubscription
-from tracker import TopicIndex
+from bridge.warned import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
+from tracker import Position, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +24,8 @@ class Watch:
 
     def __init__(self, topic: str, subscriptions: Mapping[str, TrackedSubscription]) -> None:
         """`subscriptions` may change at any time."""
+        self.harvest_lag: int | None = None
+        """Entries of the topic that were not read yet, as of the last look: at least so many."""
         self._topic = topic
         self._subscriptions = subscriptions
         self._policies = Policies()
@@ -51,8 +53,11 @@ class Watch:
         """The busiest time ahead, as of the last look."""
         return self._forecasts.get(name)
 
-    async def ask_broker(self, admin: AdminClient, stats: TopicStats) -> None:
-        """Take in what the broker says of consumers, and now and then ask it for its policies."""
+    async def ask_broker(self, admin: AdminClient, harvested: Position | None) -> TopicStats:
+        """Take in what the broker says of consumers, and now and then ask it for its policies. Raises AdminError."""
+        stats = await admin.topic_stats(self._topic)
+        last = await admin.last_position(self._topic)
+        self.harvest_lag = None if harvested is None else _entries_between(harvested, last)
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s > limits.POLICIES_KEPT_S:
             self._asked_s = now_s
@@ -70,6 +75,7 @@ class Watch:
             {name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},
         )
         self._looked_ms = 0
+        return stats
 
     def unbridged(self) -> dict[str, int]:
         """How many consumers reach each subscription past the bridge, as of the last look."""
@@ -106,3 +112,9 @@ class Watch:
 
 def _limit(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
+
+
+def _entries_between(harvested: Position, last: Position) -> int:
+    """Of ledgers in between nobody knows here how long they are."""
+    first = harvested.entry + 1 if harvested.ledger == last.ledger else 0
+    return max(last.entry + 1 - first, 0) if last > harvested else 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge.protocol.topic_name import TopicName
+from tests.described import assert_described
 from tests.helpers import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -108,12 +109,14 @@ class BridgeProcess:
             request.add_header("Content-Type", "application/json")
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, json.load(answer)
+                status, found = answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, json.load(error)
+                status, found = error.code, json.load(error)
         except (OSError, ValueError):
             return 0, {}
+        assert_described(method, path, status, found)
+        return status, found
 
     def topic(self, topic: str) -> dict[str, Any]:
         """What the list of tracked topics says of one; empty when it is not there."""

@@ -17,6 +17,11 @@ class BrokerPool:
         self._connections: dict[str, BrokerConnection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(not connection.is_closed for connection in self._connections.values())
+
     async def connection(self, url: str | None = None) -> BrokerConnection:
         """The connection to `url` (default: the service URL). Raises BrokerError."""
         url = url or self.service_url

@@ -1,6 +1,7 @@
 """What several commands share: option types, durations, output, and the error that ends a command."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -72,8 +73,35 @@ OutputOption = Annotated[Output, typer.Option(help="How the result is printed.")
 AdminUrl = Annotated[
     str, typer.Option(metavar="URL", help="The bridge's REST interface.", envvar="DELAY_BRIDGE_ADMIN_URL")
 ]
+AuthParams = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AUTH",
+        help="Who asks: token:TOKEN or file:PATH; better in the environment than here, where others may see it.",
+        envvar="DELAY_BRIDGE_AUTH_PARAMS",
+    ),
+]
 
 DEFAULT_ADMIN_URL = "http://localhost:8081"
+
+
+def token_from(auth_params: str | None) -> str | None:
+    """The token that `--auth-params` names, None without one. Raises CommandFailed, which does not name a token."""
+    if not auth_params:
+        return None
+    kind, _, value = auth_params.partition(":")
+    if kind == "file":
+        path = value.removeprefix("//")
+        try:
+            value = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"cannot read the token file {path}: {error}") from None
+    elif kind != "token":
+        raise CommandFailed("--auth-params: expected token:TOKEN or file:PATH")
+    token = value.strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise CommandFailed("--auth-params: what is given there is no token")
+    return token
 
 
 def print_json(value: Any) -> None:

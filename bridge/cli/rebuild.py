@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
+    AuthParams,
     CommandFailed,
     Output,
     OutputOption,
@@ -34,35 +35,43 @@ def rebuild(
     engine: EngineOption = Engine.auto,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the one that was started like this.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    auth_params: AuthParams = None,
     output: OutputOption = Output.table,
 ) -> None:
     """Have a topic read again, and what its index lacks stored."""
     path = f"{topic_path(topic)}/rebuild"
     if cancel:
-        _print(ask(admin_url, path, "DELETE"), output)
+        _print(ask(admin_url, path, "DELETE", auth_params), output)
         return
-    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT")
+    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
     if wait:
-        status = _follow(admin_url, path, status)
+        status = _follow(admin_url, path, status, auth_params)
     _print(status, output)
     if status["state"] == "failed":
         raise CommandFailed(f"the rebuild failed: {status['error']}")
 
 
-def rebuild_status(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
+def rebuild_status(
+    topic: Topic,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    auth_params: AuthParams = None,
+    output: OutputOption = Output.table,
+) -> None:
     """Show the rebuild of a topic's index that is under way, or the last one."""
-    _print(ask(admin_url, f"{topic_path(topic)}/rebuild"), output)
+    _print(ask(admin_url, f"{topic_path(topic)}/rebuild", auth_params=auth_params), output)
 
 
 def audit(
     topic: Topic,
     engine: EngineOption = Engine.auto,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    auth_params: AuthParams = None,
     output: OutputOption = Output.table,
 ) -> None:
     """Compare a topic with its index, entry by entry; exit 1 when they differ."""
     path = f"{topic_path(topic)}/audit"
-    status = _follow(admin_url, path, ask(admin_url, f"{path}?engine={engine.value}", "PUT"))
+    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
+    status = _follow(admin_url, path, status, auth_params)
     if output is Output.json:
         print_json(status)
     else:
@@ -76,13 +85,13 @@ def audit(
         raise CommandFailed(f"index and topic differ in {status['differing']} blocks of positions or time partitions")
 
 
-def _follow(admin_url: str, path: str, status: dict[str, Any]) -> dict[str, Any]:
+def _follow(admin_url: str, path: str, status: dict[str, Any], auth_params: str | None) -> dict[str, Any]:
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True) as progress:
         bar = progress.add_task(status["stage"], total=1)
         while status["state"] not in _ENDED:
             time.sleep(_POLL_S)
-            status = ask(admin_url, path)
+            status = ask(admin_url, path, auth_params=auth_params)
             total = max(status["entriesTotal"], status["entriesRead"], 1)
             progress.update(bar, description=status["stage"], total=total, completed=status["entriesRead"])
     return status

@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
+    AuthParams,
     CommandFailed,
     Output,
     OutputOption,
     plain_table,
     print_json,
     print_table,
+    token_from,
 )
 from bridge.protocol.topic_name import TopicName
 
@@ -23,9 +25,11 @@ _TIMEOUT_S = 30.0
 _ROOT = "/admin/v2/delayed"
 
 
-def topics(admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Output.table) -> None:
+def topics(
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL, auth_params: AuthParams = None, output: OutputOption = Output.table
+) -> None:
     """List the topic partitions that a running bridge tracks."""
-    found = ask(admin_url, "/topics")
+    found = ask(admin_url, "/topics", auth_params=auth_params)
     if output is Output.json:
         print_json(found)
         return
@@ -42,13 +46,17 @@ def topics(admin_url: AdminUrl = DEFAULT_ADMIN_URL, output: OutputOption = Outpu
     print_table(table)
 
 
-def ask(admin_url: str, path: str, method: str = "GET") -> Any:
+def ask(admin_url: str, path: str, method: str = "GET", auth_params: str | None = None) -> Any:
     """The JSON that the bridge answers. Raises CommandFailed naming the URL."""
+    token = token_from(auth_params)
     if not _is_web_url(admin_url):
         raise CommandFailed(f"not a web URL: {admin_url!r} (expected http://host:port)")
     url = f"{admin_url.rstrip('/')}{_ROOT}{path}"
+    request = urllib.request.Request(url, method=method)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=_TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         with error:

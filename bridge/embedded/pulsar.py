@@ -52,12 +52,14 @@ class EmbeddedPulsar:
         progress: bool = True,
         start_timeout: float = 120.0,
         memory: str = DEFAULT_MEMORY,
+        admin_token: str | None = None,
     ) -> None:
         """Nothing runs yet.
 
         `data_dir` is kept; None takes a temporary folder, removed by `stop`. Port 0 takes a free one. `config` are
         broker settings (keys of standalone.conf). `home`, `cache_dir` and `progress` are those of
-        `ensure_distribution`. `start_timeout` is in seconds. `memory` are JVM options.
+        `ensure_distribution`. `start_timeout` is in seconds. `memory` are JVM options. `admin_token`: of a super user,
+        for a broker whose `config` asks for tokens.
         """
         self._data_dir = data_dir.absolute() if data_dir else None
         self._wanted = (broker_port, web_port)
@@ -65,6 +67,7 @@ class EmbeddedPulsar:
         self._home, self._cache_dir, self._progress = home, cache_dir, progress
         self._start_timeout = start_timeout
         self._memory = memory
+        self._headers = {} if admin_token is None else {"Authorization": f"Bearer {admin_token}"}
         self._ports: Ports | None = None
         self._instance: Instance | None = None
         self._child: ChildProcess | None = None
@@ -223,7 +226,8 @@ class EmbeddedPulsar:
             return False
 
     def _get(self, path: str) -> bytes:
-        with _http.open(self.web_url + path, timeout=_HTTP_SECONDS) as answer:
+        request = urllib.request.Request(self.web_url + path, headers=self._headers)
+        with _http.open(request, timeout=_HTTP_SECONDS) as answer:
             body: bytes = answer.read()
         return body
 

@@ -31,6 +31,11 @@ class Gateway:
         """Client connections now."""
         return len(self._sessions)
 
+    @property
+    def broker_connections(self) -> int:
+        """Connections to brokers on behalf of clients."""
+        return sum(session.broker_connections for session in self._sessions)
+
     async def start(self, bound: socket.socket) -> None:
         """Listen on a bound socket."""
         self._server = await asyncio.get_running_loop().create_server(lambda: ClientSession(self), sock=bound)

@@ -333,6 +333,11 @@ class ClientSession(SlicedReads):
         if not self._connected:
             self.end(f"no CONNECT and answer to it within {limits.HANDSHAKE_TIMEOUT_S:g} s", error=True)
 
+    @property
+    def broker_connections(self) -> int:
+        """Its connections to brokers."""
+        return len(self._open_upstreams())
+
     def _open_upstreams(self) -> list[Upstream]:
         done = [task for task in self._upstreams.values() if task.done() and not task.cancelled()]
         return [task.result() for task in done if task.exception() is None]

@@ -2,150 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+import shutil
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from bridge import limits
+from bridge.dispatcher import Again
 from bridge.protocol.topic_name import TopicName
-from bridge.subscription_stats import LATENESS_BOUNDS_MS, Lateness
+from bridge.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
+from bridge.web.exposition import Exposition, Family, labels_text
+from bridge.web.views import earliest_ms
+from tracker import SubscriptionView, TopicIndex
 from tracker.lifecycle import partitions_in_memory
 
 if TYPE_CHECKING:
     from bridge.app import Bridge
 
 PREFIX = "pulsar_delay_bridge_"
+BRIDGE = ("cluster",)
 TOPIC = ("cluster", "namespace", "topic")
 SUBSCRIPTION = (*TOPIC, "subscription")
 ROLES = ("owner", "standby", "opening")
+DUE_WITHIN_S = (60, 3_600, 86_400)
 LATENESS_TOLD_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000)
 """Bounds of the lateness histogram as it is told: some of those it is kept with."""
 
 assert set(LATENESS_TOLD_MS) <= set(LATENESS_BOUNDS_MS)
 
+FAMILIES = (
+    Family("client_connections", "gauge", "Connections of clients.", BRIDGE),
+    Family("broker_connections", "gauge", "Connections to brokers: the bridge's own and those of clients.", BRIDGE),
+    Family("clock_offset_seconds", "gauge", "How far at least the broker's clock is ahead of this machine's.", BRIDGE),
+    Family("storage_failed", "gauge", "1 while nothing can be stored; what is due is delivered all the same.", BRIDGE),
+    Family("disk_free_bytes", "gauge", "Free bytes where the data directory is.", BRIDGE),
+    Family("disk_total_bytes", "gauge", "Bytes of the disk where the data directory is.", BRIDGE),
+    Family("ownership", "gauge", "1 for the role this bridge has for a topic partition.", (*TOPIC, "role")),
+    Family("index_entries", "gauge", "Entries in the index, whoever needs them.", TOPIC),
+    Family("index_memory_bytes", "gauge", "Bytes of entries that are due next, held in memory.", TOPIC),
+    Family("index_disk_bytes", "gauge", "Key and value bytes of all entries, before compression.", TOPIC),
+    Family("time_partitions", "gauge", "Time partitions with entries, by where they are.", (*TOPIC, "tier")),
+    Family("damaged_time_partitions", "gauge", "Time partitions that are set aside and read again.", TOPIC),
+    Family("earliest_deliver_at_seconds", "gauge", "About when the next pending entry is due, epoch seconds.", TOPIC),
+    Family("harvest_lag_entries", "gauge", "Entries of the topic that were not read yet, as of the last look.", TOPIC),
+    Family("rebuild_progress_ratio", "gauge", "Share of the entries that a rebuild has read; 1 at its end.", TOPIC),
+    Family("rebuild_seconds", "gauge", "How long the last rebuild took, or has taken so far.", TOPIC),
+    Family("rebuild_failed", "gauge", "1 when the last rebuild failed.", TOPIC),
+    Family("pending_entries", "gauge", "Delayed entries a subscription has not acked.", SUBSCRIPTION),
+    Family(
+        "due_within_entries",
+        "gauge",
+        "About how many pending entries come due within a time.",
+        (*SUBSCRIPTION, "bound_seconds"),
+    ),
+    Family("ready_entries", "gauge", "Entries that are due and wait for permits.", SUBSCRIPTION),
+    Family("in_flight_entries", "gauge", "Entries handed out and not acked.", SUBSCRIPTION),
+    Family("ack_holes", "gauge", "Stretches of acked entries above the mark-delete position.", SUBSCRIPTION),
+    Family("unbridged_consumers", "gauge", "Consumers that reach a subscription past the bridge.", SUBSCRIPTION),
+    Family("delivered_total", "counter", "Messages sent to consumers.", SUBSCRIPTION),
+    Family("acked_total", "counter", "Entries acked by consumers of this bridge.", SUBSCRIPTION),
+    Family("cancelled_total", "counter", "Entries cancelled by operators.", SUBSCRIPTION),
+    Family("redelivered_total", "counter", "Messages delivered again.", SUBSCRIPTION),
+    Family(
+        "duplicates_total",
+        "counter",
+        "Messages delivered again, by why: a consumer asked, or one was gone.",
+        (*SUBSCRIPTION, "cause"),
+    ),
+    Family("early_deliveries_total", "counter", "Delayed entries sent before they were due; stays 0.", SUBSCRIPTION),
+    Family("ack_repairs_total", "counter", "Acks the broker had forgotten, given to it again.", SUBSCRIPTION),
+    Family(
+        "lateness_cause_total",
+        "counter",
+        "First deliveries more than 100 ms late, by cause.",
+        (*SUBSCRIPTION, "cause"),
+    ),
+    Family("lateness_seconds", "histogram", "From the due time to the first delivery.", SUBSCRIPTION),
+)
+_BOUNDS = tuple(str(bound / 1000) for bound in LATENESS_TOLD_MS)
 
-class BridgeCollector(Collector):
-    """The state of one bridge as metric families."""
 
-    def __init__(self, bridge: Bridge, cluster: str) -> None:
-        """`cluster`: the value of the label."""
-        self._bridge = bridge
-        self._cluster = cluster
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families; called at each scrape."""
-        topics = [] if self._bridge.topics is None else self._bridge.topics.all()
-        labelled = [(topic, self._labels(topic)) for topic in topics]
-        yield from _index_families(labelled)
-        yield from _role_families(labelled)
-        yield from _rebuild_families(labelled)
-        yield from _subscription_families(labelled)
-        gateway = self._bridge.gateway
-        clients = GaugeMetricFamily(f"{PREFIX}client_connections", "Connections of clients.")
-        clients.add_metric((), 0 if gateway is None else gateway.connections)
-        yield clients
-
-    def _labels(self, topic: TrackedTopic) -> tuple[str, ...]:
-        name = TopicName.parse(topic.topic)
-        return self._cluster, f"{name.tenant}/{name.namespace}", topic.topic
+async def exposition(bridge: Bridge, cluster: str) -> bytes:
+    """Return the answer to a scrape; between topics others get their turn."""
+    told = Exposition(PREFIX, FAMILIES)
+    await _bridge_samples(told, bridge, cluster)
+    topics = [] if bridge.topics is None else bridge.topics.all()
+    for number, topic in enumerate(topics, 1):
+        _topic_samples(told, topic, cluster)
+        if number % limits.SCRAPE_SLICE == 0:
+            await asyncio.sleep(0)
+    return await asyncio.to_thread(told.text)
 
 
-Labelled = list[tuple[TrackedTopic, tuple[str, ...]]]
+async def _bridge_samples(told: Exposition, bridge: Bridge, cluster: str) -> None:
+    labels = labels_text({"cluster": cluster})
+    told.add("client_connections", labels, 0 if bridge.gateway is None else bridge.gateway.connections)
+    told.add("broker_connections", labels, bridge.broker_connections)
+    if bridge.clock_offset_s is not None:
+        told.add("clock_offset_seconds", labels, bridge.clock_offset_s)
+    told.add("storage_failed", labels, bridge.topics is not None and bridge.topics.storage_failure is not None)
+    disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
+    told.add("disk_free_bytes", labels, disk.free)
+    told.add("disk_total_bytes", labels, disk.total)
 
 
-def exposition(bridge: Bridge, cluster: str) -> bytes:
-    """Return the answer to a scrape, in the text format 0.0.4."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(BridgeCollector(bridge, cluster))
-    return generate_latest(registry)
+def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
+    name = TopicName.parse(topic.topic)
+    known = {"cluster": cluster, "namespace": f"{name.tenant}/{name.namespace}", "topic": topic.topic}
+    labels = labels_text(known)
+    for role in ROLES:
+        told.add("ownership", f'{labels},role="{role}"', topic.role == role)
+    index = topic.index
+    if index is not None:
+        _index_samples(told, index, labels)
+        if (due_ms := earliest_ms(topic)) is not None:
+            told.add("earliest_deliver_at_seconds", labels, due_ms / 1000)
+        _subscription_samples(told, topic, index, known)
+    if topic.role == "owner" and topic.watch.harvest_lag is not None:
+        told.add("harvest_lag_entries", labels, topic.watch.harvest_lag)
+    _rebuild_samples(told, topic, labels)
 
 
-def _gauge(name: str, says: str, labels: Iterable[str] = TOPIC) -> GaugeMetricFamily:
-    return GaugeMetricFamily(PREFIX + name, says, labels=list(labels))
+def _index_samples(told: Exposition, index: TopicIndex, labels: str) -> None:
+    near, every = partitions_in_memory(index.table, index.window), len(index.table)
+    told.add("index_entries", labels, index.entries)
+    told.add("index_memory_bytes", labels, index.window.bytes_held)
+    told.add("index_disk_bytes", labels, index.bytes)
+    told.add("time_partitions", f'{labels},tier="memory"', near)
+    told.add("time_partitions", f'{labels},tier="disk"', max(every - near, 0))
+    told.add("damaged_time_partitions", labels, len(index.damage.ranges))
 
 
-def _index_families(topics: Labelled) -> Iterator[Metric]:
-    memory = _gauge("index_memory_bytes", "Bytes of entries that are due next, held in memory.")
-    disk = _gauge("index_disk_bytes", "Key and value bytes of all entries, before compression.")
-    entries = _gauge("index_entries", "Entries in the index, whoever needs them.")
-    partitions = _gauge("time_partitions", "Time partitions with entries, by where they are.", (*TOPIC, "tier"))
-    damaged = _gauge("damaged_time_partitions", "Time partitions that are set aside and read again from the broker.")
-    for topic, labels in topics:
-        index = topic.index
-        if index is None:
+def _rebuild_samples(told: Exposition, topic: TrackedTopic, labels: str) -> None:
+    status = next(iter(topic.upkeep.rebuilds), None) if topic.upkeep is not None else None
+    if status is None:
+        return
+    ended = status.finished_ms
+    read = status.entries_read / max(status.entries_total, 1)
+    told.add("rebuild_progress_ratio", labels, 1 if ended is not None else min(read, 1.0))
+    told.add("rebuild_seconds", labels, ((wall_clock_ms() if ended is None else ended) - status.started_ms) / 1000)
+    told.add("rebuild_failed", labels, status.state == "failed")
+
+
+def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicIndex, known: dict[str, str]) -> None:
+    views, unbridged, now_ms = index.views(), topic.watch.unbridged(), wall_clock_ms()
+    for name in {*views, *topic.subscriptions}:
+        labels = labels_text(known | {"subscription": name})
+        if (view := views.get(name)) is not None:
+            _view_samples(told, index, view, labels, now_ms)
+        if name in unbridged:
+            told.add("unbridged_consumers", labels, unbridged[name])
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
             continue
-        memory.add_metric(labels, index.window.bytes_held)
-        disk.add_metric(labels, index.bytes)
-        entries.add_metric(labels, index.entries)
-        near = partitions_in_memory(index.table, index.window)
-        partitions.add_metric((*labels, "memory"), near)
-        partitions.add_metric((*labels, "disk"), max(len(index.table) - near, 0))
-        damaged.add_metric(labels, len(index.damage.ranges))
-    return iter((memory, disk, entries, partitions, damaged))
+        stats = subscription.stats
+        told.add("ready_entries", labels, subscription.waiting)
+        told.add("in_flight_entries", labels, len(subscription.dispatcher.unacked))
+        told.add("delivered_total", labels, stats.delivered)
+        told.add("acked_total", labels, stats.acked)
+        told.add("cancelled_total", labels, stats.cancelled)
+        told.add("redelivered_total", labels, stats.redelivered)
+        told.add("early_deliveries_total", labels, stats.early)
+        told.add("ack_repairs_total", labels, stats.repaired)
+        for again in Again:
+            told.add("duplicates_total", f'{labels},cause="{again}"', stats.duplicates[again])
+        for cause in Cause:
+            told.add("lateness_cause_total", f'{labels},cause="{cause}"', stats.causes[cause])
+        told.add_histogram("lateness_seconds", labels, _buckets(stats.lateness), stats.lateness.sum_ms / 1000)
 
 
-def _role_families(topics: Labelled) -> Iterator[Metric]:
-    ownership = _gauge("ownership", "1 for the role this bridge has for a topic partition.", (*TOPIC, "role"))
-    for topic, labels in topics:
-        for role in ROLES:
-            ownership.add_metric((*labels, role), topic.role == role)
-    return iter((ownership,))
+def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:
+    told.add("pending_entries", labels, index.counts.pending(view))
+    told.add("ack_holes", labels, view.acks.holes)
+    for bound in DUE_WITHIN_S:
+        due = index.counts.about(now_ms, now_ms + bound * 1000, view)
+        told.add("due_within_entries", f'{labels},bound_seconds="{bound}"', due)
 
 
-def _rebuild_families(topics: Labelled) -> Iterator[Metric]:
-    progress = _gauge("rebuild_progress_ratio", "Share of the topic's entries that a rebuild has read; 1 at its end.")
-    seconds = _gauge("rebuild_seconds", "How long the last rebuild took, or has taken so far.")
-    failed = _gauge("rebuild_failed", "1 when the last rebuild failed.")
-    for topic, labels in topics:
-        status = next(iter(topic.upkeep.rebuilds), None) if topic.upkeep is not None else None
-        if status is None:
-            continue
-        ended = status.finished_ms
-        total = max(status.entries_total, 1)
-        progress.add_metric(labels, 1 if ended is not None else min(status.entries_read / total, 1))
-        seconds.add_metric(labels, ((wall_clock_ms() if ended is None else ended) - status.started_ms) / 1000)
-        failed.add_metric(labels, status.state == "failed")
-    return iter((progress, seconds, failed))
-
-
-def _subscription_families(topics: Labelled) -> Iterator[Metric]:
-    pending = _gauge("pending_entries", "Delayed entries a subscription has not acked.", SUBSCRIPTION)
-    ready = _gauge("ready_entries", "Entries that are due and wait for permits.", SUBSCRIPTION)
-    in_flight = _gauge("in_flight_entries", "Entries handed out and not acked.", SUBSCRIPTION)
-    counted = {
-        name: CounterMetricFamily(PREFIX + name, says, labels=list(SUBSCRIPTION))
-        for name, says in (
-            ("delivered", "Messages sent to consumers."),
-            ("acked", "Entries acked by consumers of this bridge."),
-            ("redelivered", "Messages delivered again because a consumer asked."),
-            ("early_deliveries", "Delayed entries sent before they were due; stays 0."),
-            ("ack_repairs", "Acks the broker had forgotten, given to it again."),
-        )
-    }
-    lateness = HistogramMetricFamily(
-        f"{PREFIX}lateness_seconds", "From the due time to the first delivery.", labels=list(SUBSCRIPTION)
-    )
-    for topic, of_topic in topics:
-        for name, subscription in topic.subscriptions.items():
-            labels, stats = (*of_topic, name), subscription.stats
-            if subscription.view is not None and topic.index is not None:
-                pending.add_metric(labels, topic.index.counts.pending(subscription.view))
-            ready.add_metric(labels, subscription.waiting)
-            in_flight.add_metric(labels, len(subscription.dispatcher.unacked))
-            numbers = (stats.delivered, stats.acked, stats.redelivered, stats.early, stats.repaired)
-            for family, number in zip(counted.values(), numbers, strict=True):
-                family.add_metric(labels, number)
-            buckets, sum_s = _buckets(stats.lateness)
-            lateness.add_metric(labels, buckets, sum_s)
-    return iter((pending, ready, in_flight, *counted.values(), lateness))
-
-
-def _buckets(lateness: Lateness) -> tuple[list[tuple[str, float]], float]:
+def _buckets(lateness: Lateness) -> list[tuple[str, int]]:
     upto = dict(zip(LATENESS_BOUNDS_MS, accumulate(lateness.counts), strict=False))
-    told: list[tuple[str, float]] = [(str(bound / 1000), upto[bound]) for bound in LATENESS_TOLD_MS]
-    return [*told, ("+Inf", lateness.count)], lateness.sum_ms / 1000
+    told = [(text, upto[bound]) for text, bound in zip(_BOUNDS, LATENESS_TOLD_MS, strict=True)]
+    return [*told, ("+Inf", lateness.count)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import shutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge import limits
-from bridge.guards import Severity, Warned
 from bridge.subscription_stats import Lateness
 from bridge.tracked_topic import TrackedTopic
+from bridge.warned import Severity, Warned
 from bridge.web.views import due_within, lateness_answer, pending_of
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
 
 
-async def overview_answer(bridge: Bridge, now_ms: int) -> dict[str, Any]:
-    """Add everything up; others get their turn in between."""
-    topics = [] if bridge.topics is None else bridge.topics.all()
+async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms: int) -> dict[str, Any]:
+    """Add topics up; others get their turn in between."""
     due = dict.fromkeys(DUE_WITHIN_S, 0)
     sums = dict.fromkeys(("entries", "storageSize", "memoryEntries", "memorySize", "pending"), 0)
     lateness = Lateness()

@@ -9,6 +9,7 @@ from aiohttp import web
 from bridge import limits
 from bridge.pending import Pending, Wanted
 from bridge.steering import NotTracked, Outcome, Steering, SteeringError
+from bridge.web.action_routes import note_action
 from bridge.web.requests import (
     TOPIC,
     flag_in,
@@ -92,12 +93,17 @@ async def _steer(request: web.Request, act: str, positions: Sequence[Position]) 
     if steering is None:
         raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
     does = Steering.cancel if act == "cancel" else Steering.deliver_now
+    name = request.match_info["subscription"]
     try:
-        return await does(steering, request.match_info["subscription"], positions)
+        outcomes = await does(steering, name, positions)
     except NotTracked as error:
         raise refused(web.HTTPNotFound, str(error)) from None
     except SteeringError as error:
         raise refused(web.HTTPServiceUnavailable, str(error)) from error
+    counted = Counter(outcome.value for outcome in outcomes.values())
+    listed = [str(position) for position in outcomes]
+    await note_action(request, act, topic=topic.topic, subscription=name, positions=listed, outcomes=counted)
+    return outcomes
 
 
 async def _listed(request: web.Request) -> list[Position]:

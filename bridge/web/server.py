@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from bridge.web import pages, pending_routes, static_files, topic_routes, upkeep_routes
+from bridge.action_log import ActionLog
+from bridge.web import (
+    action_routes,
+    login_routes,
+    openapi,
+    pages,
+    pending_routes,
+    static_files,
+    topic_routes,
+    upkeep_routes,
+)
+from bridge.web.access import ACCESS, Access, access_context, check_access
+from bridge.web.action_routes import ACTIONS
+from bridge.web.exposition import CONTENT_TYPE
+from bridge.web.guards import add_headers, refuse_other_sites
 from bridge.web.metrics import exposition
 from bridge.web.requests import BRIDGE
 
@@ -15,15 +28,29 @@ if TYPE_CHECKING:
     from bridge.app import Bridge
 
 routes = web.RouteTableDef()
+TABLES = (
+    routes,
+    login_routes.routes,
+    action_routes.routes,
+    topic_routes.routes,
+    pending_routes.routes,
+    upkeep_routes.routes,
+    openapi.routes,
+    pages.routes,
+    static_files.routes,
+)
 
 
 def build_web_app(bridge: Bridge) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
-    app = web.Application()
+    app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    app.add_routes(routes)
-    for module in (topic_routes, pending_routes, upkeep_routes, pages, static_files):
-        app.add_routes(module.routes)
+    app[ACCESS] = Access(bridge.settings)
+    app[ACTIONS] = ActionLog(bridge.settings.data_dir)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(access_context)
+    for table in TABLES:
+        app.add_routes(table)
     return app
 
 
@@ -46,5 +73,5 @@ async def readyz(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """Answer a scrape."""
     bridge = request.app[BRIDGE]
-    body = exposition(bridge, bridge.settings.cluster)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    body = await exposition(bridge, bridge.settings.cluster)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

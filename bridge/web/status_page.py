@@ -8,23 +8,29 @@ from typing import Any
 from bridge.web.display import count, duration, instant, size
 
 
-def status_values(overview: Mapping[str, Any], broker_service_url: str, now_ms: int) -> dict[str, Any]:
-    """Return what the template needs: names and values, in words."""
+def status_values(overview: Mapping[str, Any], broker_service_url: str | None, now_ms: int) -> dict[str, Any]:
+    """Return what the template needs: names and values, in words; without the broker's URL no counts either."""
     failure = overview["storageFailure"]
     free, total = size(overview["diskFree"]), size(overview["diskTotal"])
     offset = overview["clockOffsetMs"]
     facts = {
         "Version": overview["version"],
         "Up since": f"{instant(overview['startedAt'])}, {duration(now_ms - overview['startedAt'])}",
-        "Broker": broker_service_url,
         "Storage": f"{free} of {total} free" if failure is None else f"nothing can be stored: {failure}",
         "Clock": _clock(offset),
+    }
+    if broker_service_url is not None:
+        facts |= {"Broker": broker_service_url, **_counts(overview)}
+    return {"overview": overview, "facts": list(facts.items())}
+
+
+def _counts(overview: Mapping[str, Any]) -> dict[str, str]:
+    return {
         "Topics": f"{count(overview['topics'])}, {count(overview['owned'])} of them owned by this bridge",
         "Entries in the index": f"{count(overview['entries'])}, {size(overview['storageSize'])} before compression",
         "Pending": count(overview["pending"]),
         "Client connections": count(overview["clientConnections"]),
     }
-    return {"overview": overview, "facts": list(facts.items())}
 
 
 def _clock(offset_ms: int | None) -> str:

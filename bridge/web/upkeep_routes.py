@@ -6,6 +6,7 @@ from bridge.rebuild_status import Engine
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.upkeep import Upkeep
+from bridge.web.action_routes import note_action
 from bridge.web.requests import TOPIC, refused, tracked_topic
 
 routes = web.RouteTableDef()
@@ -28,6 +29,7 @@ async def rebuild(request: web.Request) -> web.Response:
     status = _upkeep(topic).start_rebuild(_engine(request))
     if status is None:
         raise _busy(topic)
+    await note_action(request, "rebuild", topic=topic.topic, outcomes={"started": 1})
     return web.json_response(status.answer(wall_clock_ms()), status=202)
 
 
@@ -38,6 +40,7 @@ async def cancel_rebuild(request: web.Request) -> web.Response:
     status = _upkeep(topic).cancel_rebuild()
     if status is None:
         raise refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
+    await note_action(request, "cancel-rebuild", topic=topic.topic, outcomes={"cancelled": 1})
     return web.json_response(status.answer(wall_clock_ms()), status=202)
 
 
@@ -58,6 +61,7 @@ async def audit(request: web.Request) -> web.Response:
     status = _upkeep(topic).start_audit(_engine(request))
     if status is None:
         raise _busy(topic)
+    await note_action(request, "audit", topic=topic.topic, outcomes={"started": 1})
     return web.json_response(status.answer(), status=202)
 
 

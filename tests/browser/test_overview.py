@@ -64,16 +64,25 @@ def test_an_empty_bridge_says_why_and_one_that_is_gone_too(
     tmp_path_factory: pytest.TempPathFactory,
     open_window: Callable[..., Looking],
 ) -> None:
-    fresh = BridgeProcess(pulsar, tmp_path_factory.mktemp("fresh")).start()
+    token = "a-token-of-this-test"
+    fresh = BridgeProcess(pulsar, tmp_path_factory.mktemp("fresh"), access="token", web_token=token).start()
     try:
         window = open_window(fresh)
         window.open("/")
-        assert "No topic is tracked yet" in window.text("#live-topics")
+        window.keep("login")
+        window.page.locator("#token").fill(token)
+        window.page.keyboard.press("Enter")
+        window.see("#live-topics", "No topic is tracked yet")
+        assert window.page.get_by_role("button", name="Log out").is_visible()
+        assert not window.complaints
         window.keep("overview-empty")
-        fresh.stop()
+        fresh.kill()
         window.see("#trouble", "The bridge does not answer. What you see is as of before; trying again.")
         window.keep("overview-gone")
         fresh.start()
-        window.until("document.getElementById('trouble').hidden", "all is well again")
+        window.see("#trouble", "You are not logged in any more")
+        # Who has to log in is told less by the page that is open to all.
+        assert window.open("/status.html") == 200
+        assert pulsar.service_url not in window.text("main")
     finally:
         fresh.stop()

@@ -1,0 +1,100 @@
+"""A real Pulsar that asks for tokens and checks permissions, and the tokens of some roles in it."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bridge.embedded import EmbeddedPulsar
+
+TENANT = "acme"
+NAMESPACE = f"{TENANT}/orders"
+ROLES = ("admin", "bridge", "tenant-admin", "consumer", "producer", "nobody")
+_SECRET = hashlib.sha256(b"a secret for tests").digest()
+
+
+def token_of(role: str, secret: bytes = _SECRET, **claims: Any) -> str:
+    """A signed token that names a role."""
+    parts = [_text({"alg": "HS256"}), _text({"sub": role, **claims})]
+    signed = ".".join(parts)
+    return f"{signed}.{_encoded(hmac.new(secret, signed.encode(), hashlib.sha256).digest())}"
+
+
+def expired_token_of(role: str) -> str:
+    return token_of(role, exp=int(time.time()) - 60)
+
+
+def forged_token_of(role: str) -> str:
+    """Signed with another secret."""
+    return token_of(role, hashlib.sha256(b"another").digest())
+
+
+def _text(value: dict[str, Any]) -> str:
+    return _encoded(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def broker_config() -> dict[str, str]:
+    """Settings of a broker with authentication and authorization, whose super user is `admin`."""
+    return {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSecretKey": f"data:;base64,{base64.b64encode(_SECRET).decode()}",
+        "superUserRoles": "admin",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": f"token:{token_of('admin')}",
+    }
+
+
+@contextmanager
+def secured_pulsar() -> Iterator[EmbeddedPulsar]:
+    """Running, with the tenant `acme`, its namespace `acme/orders` and the permissions of the roles there."""
+    with EmbeddedPulsar(config=broker_config(), progress=False, admin_token=token_of("admin")) as broker:
+        set_up_roles(broker)
+        yield broker
+
+
+def set_up_roles(broker: EmbeddedPulsar) -> None:
+    clusters = call(broker.web_url, "GET", "clusters", "admin")[1]
+    tenant = {"adminRoles": ["tenant-admin"], "allowedClusters": clusters}
+    assert call(broker.web_url, "PUT", f"tenants/{TENANT}", "admin", tenant)[0] < 300
+    assert call(broker.web_url, "PUT", f"namespaces/{NAMESPACE}", "tenant-admin", {})[0] < 300
+    for role, actions in {"bridge": ["consume"], "consumer": ["consume"], "producer": ["produce"]}.items():
+        allow(broker, role, *actions)
+
+
+def allow(broker: EmbeddedPulsar, role: str, *actions: str, topic: str | None = None) -> None:
+    """Give a role permissions in the namespace, or on one topic of it."""
+    where = f"namespaces/{NAMESPACE}" if topic is None else topic.replace("://", "/")
+    status, said = call(broker.web_url, "POST", f"{where}/permissions/{role}", "admin", list(actions))
+    assert status < 300, said
+
+
+def call(web_url: str, method: str, path: str, role: str | None, body: object = None) -> tuple[int, Any]:
+    """Status and body of a call of the broker's admin interface with a role's token."""
+    request = urllib.request.Request(f"{web_url}/admin/v2/{path}", method=method)
+    if role is not None:
+        request.add_header("Authorization", f"Bearer {token_of(role)}")
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            status, content = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            status, content = error.code, error.read()
+    try:
+        return status, json.loads(content)
+    except ValueError:
+        return status, content.decode(errors="replace")
