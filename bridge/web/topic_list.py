@@ -22,10 +22,10 @@ async def topic_rows(
             rows.append(topic_summary(topic))
         if number % limits.TOPICS_SLICE == 0:
             await asyncio.sleep(0)
-    return sort_rows(rows, sort, descending)
+    return sort_rows(rows, sort, descending=descending)
 
 
-def sort_rows(rows: list[dict[str, Any]], field: str, descending: bool) -> list[dict[str, Any]]:
+def sort_rows(rows: list[dict[str, Any]], field: str, *, descending: bool) -> list[dict[str, Any]]:
     """Sort by a field, equal ones by topic; what has no value comes last either way."""
     rows = sorted(rows, key=lambda row: row["topic"])
     with_value = [row for row in rows if row[field] is not None]

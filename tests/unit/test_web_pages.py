@@ -157,9 +157,10 @@ def topic(
     rebuild: dict[str, Any] | None = None,
     audit: dict[str, Any] | None = None,
     actions: list[dict[str, Any]] | None = None,
+    can_steer: bool = True,
     **changes: Any,
 ) -> Text:
-    values = topic_values(STATS | changes, rebuild, audit, actions or [], NOW)
+    values = topic_values(STATS | changes, rebuild, audit, actions, NOW, can_steer=can_steer)
     return Text(ENVIRONMENT.get_template("topic.html").render(**values))
 
 
@@ -333,3 +334,25 @@ def test_the_latest_acts_of_operators() -> None:
     assert "1 already-acked , 3 cancelled" in page.text.replace(",", " ,").replace("  ", " ")
     assert "2,000" in page.text
     assert "anonymous" in page.text
+
+
+def test_who_may_only_look_has_no_buttons() -> None:
+    def hidden(can_steer: bool) -> set[str]:
+        tags = topic(REBUILD, can_steer=can_steer).tags
+        return {each.get("class") or "" for _, each in tags if "hidden" in each} & {"bulk", "controls"}
+
+    assert hidden(False) == {"bulk", "controls"}
+    assert hidden(True) == set()
+    assert "Stop the rebuild" in topic(REBUILD).text
+    assert "Stop the rebuild" not in topic(REBUILD, can_steer=False).text
+
+
+def test_acts_have_no_place_where_they_are_not_told() -> None:
+    assert "What operators did" in topic(actions=[]).text
+    assert "What operators did" not in topic().text
+
+
+def test_who_is_logged_in_can_log_out() -> None:
+    template = ENVIRONMENT.get_template("not_found.html")
+    assert "Log out" in Text(template.render(reason="gone", actor="admin")).text
+    assert "Log out" not in Text(template.render(reason="gone")).text

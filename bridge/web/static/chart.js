@@ -245,7 +245,7 @@ class PartitionChart {
     const partitions = Math.max(Math.round(barMs / widthMs), 1);
     const parts = [
       `${plural(total("entries"), "entry", "entries")}, ${size(total("bytes"))}`,
-      `${count(total("memoryEntries"))} in memory, ${count(total("diskEntries"))} on disk only`,
+      `${count(total("memoryEntries"))} in time partitions in memory, ${count(total("diskEntries"))} in those on disk`,
       `one bar is ${duration(barMs)}${partitions > 1 ? ` (${count(partitions)} time partitions)` : ", one time partition"}`,
     ];
     if (this.subscription) parts.push(`${count(total("pending"))} pending for ${this.subscription}`);
@@ -255,7 +255,7 @@ class PartitionChart {
 
   table() {
     if (!byId("chart-details").open || !this.shown) return;
-    const head = ["Due from", "Entries", "Bytes", "In memory", "On disk only"];
+    const head = ["Due from", "Entries", "Bytes", "In memory", "On disk"];
     const withPending = Boolean(this.subscription);
     if (withPending) head.push("Pending");
     const number = (text) => element("td", { class: "number" }, text);
