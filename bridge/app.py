@@ -15,6 +15,7 @@ from bridge.gateway.listener import Gateway
 from bridge.spark_job import SparkSettings
 from bridge.surroundings import Surroundings, wall_clock_ms
 from bridge.topics import SyncLoop, Topics
+from bridge.web.pages import load_pages
 from bridge.web.server import build_web_app
 from tracker import Store
 
@@ -135,6 +136,7 @@ class Bridge:
         log.info("bridge is down")
 
     async def _start_web(self) -> None:
+        await asyncio.to_thread(load_pages)
         self._runner = web.AppRunner(build_web_app(self), access_log=None)
         await self._runner.setup()
         listening = _bind(self.settings.web_host, self.settings.web_port)

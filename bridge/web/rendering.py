@@ -7,6 +7,8 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from bridge.web.display import FILTERS
+
 ENVIRONMENT = Environment(
     loader=PackageLoader("bridge.web"),
     autoescape=True,
@@ -15,7 +17,9 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-"""Where filters are added; templates are read and compiled once."""
+"""Templates are read and compiled once."""
+
+ENVIRONMENT.filters.update(FILTERS)
 
 
 def load_templates() -> None:

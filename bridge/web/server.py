@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.action_log import ActionLog
-from bridge.web import action_routes, login_routes, openapi, pending_routes, topic_routes, upkeep_routes
+from bridge.web import (
+    action_routes,
+    login_routes,
+    openapi,
+    pages,
+    pending_routes,
+    static_files,
+    topic_routes,
+    upkeep_routes,
+)
 from bridge.web.access import ACCESS, Access, access_context, check_access
 from bridge.web.action_routes import ACTIONS
 from bridge.web.exposition import CONTENT_TYPE
@@ -29,6 +38,8 @@ TABLES = (
     pending_routes.routes,
     upkeep_routes.routes,
     openapi.routes,
+    pages.routes,
+    static_files.routes,
 )
 
 

@@ -22,14 +22,18 @@ from bridge.web.requests import (
     tracked_topic,
     view_of,
 )
-from bridge.web.views import partition_table, topic_stats, topic_summary
+from bridge.web.topic_list import topic_rows
+from bridge.web.views import partition_table, topic_stats
 from tracker import StoreError
 from tracker.counts import MIN_STEP_MS
 from tracker.partition_page import PAGE_PARTITIONS
 
 routes = web.RouteTableDef()
 
-SORTED_BY = ("topic", "role", "entries", "storageSize", "pending", "earliestDeliverAt", "latenessP99Ms", "early")
+SORTED_BY = (
+    *("topic", "role", "entries", "storageSize", "memorySize", "pending"),
+    *("earliestDeliverAt", "latenessP99Ms", "early", "rebuild"),
+)
 DEFAULT_BARS = 300
 
 
@@ -45,14 +49,10 @@ async def overview(request: web.Request) -> web.Response:
 async def topics(request: web.Request) -> web.Response:
     """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
     known = request.app[BRIDGE].topics
-    wanted = request.query.get("filter", "").lower()
-    rows = []
-    for number, topic in enumerate([] if known is None else await visible(request, known.all()), 1):
-        if wanted in topic.topic.lower():
-            rows.append(topic_summary(topic))
-        if number % limits.TOPICS_SLICE == 0:
-            await asyncio.sleep(0)
-    rows.sort(key=_sort_key(request), reverse=_descending(request))
+    found = [] if known is None else await visible(request, known.all())
+    rows = await topic_rows(
+        found, request.query.get("filter", ""), _sorted_by(request), descending=_descending(request)
+    )
     start = number_in(request, "offset", 0, 0, 10**9)
     limit = number_in(request, "limit", limits.TOPICS_PAGE_MAX, 1, limits.TOPICS_PAGE_MAX)
     return web.json_response(rows[start : start + limit], headers={"X-Total-Count": str(len(rows))})
@@ -142,12 +142,11 @@ async def histogram(request: web.Request) -> web.Response:
     return web.json_response({"stepMs": step, "buckets": buckets})
 
 
-def _sort_key(request: web.Request) -> Any:
+def _sorted_by(request: web.Request) -> str:
     name = request.query.get("sort", "topic")
     if name not in SORTED_BY:
         raise refused(web.HTTPBadRequest, f"sort: no column {name!r}, there are {', '.join(SORTED_BY)}")
-    # What has no value comes last.
-    return lambda row: (row[name] is None, "" if row[name] is None else row[name], row["topic"])
+    return name
 
 
 def _descending(request: web.Request) -> bool:
