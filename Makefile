@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long soak proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -31,6 +31,9 @@ crash: $(STAMP)  ## the long form of the tests that kill the index at its write 
 
 rebuild-long: $(STAMP) ## lost indexes with many messages, on one and on several processes; jobs, bridges and brokers killed
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_rebuild.py $(ARGS)
+
+race-long: $(STAMP) ## ten thousand cancels around the due time
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_steering.py -k races $(ARGS)
 
 lint: $(STAMP)   ## style and types
 	$(BIN)/ruff check $(CODE)
