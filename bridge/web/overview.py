@@ -17,6 +17,8 @@ from bridge.web.views import due_within, lateness_answer, pending_of
 if TYPE_CHECKING:
     from bridge.app import Bridge
 
+VERSION = importlib.metadata.version("pulsar-delay-bridge")
+"""Read once: it is in a file."""
 DUE_WITHIN_S = (60, 3_600, 86_400)
 CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
@@ -38,7 +40,7 @@ async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     return {
         "cluster": bridge.settings.cluster,
-        "version": importlib.metadata.version("pulsar-delay-bridge"),
+        "version": VERSION,
         "ready": bridge.not_ready is None,
         "notReadyReason": bridge.not_ready,
         "storageFailure": None if bridge.topics is None else bridge.topics.storage_failure,
