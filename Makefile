@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-CODE   := tracker bridge spark_jobs tests benchmarks tools
+CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild crash rebuild-long soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long soak proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -32,6 +32,9 @@ crash: $(STAMP)  ## the long form of the tests that kill the index at its write 
 rebuild-long: $(STAMP) ## lost indexes with many messages, on one and on several processes; jobs, bridges and brokers killed
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_rebuild.py $(ARGS)
 
+race-long: $(STAMP) ## ten thousand cancels around the due time
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_steering.py -k races $(ARGS)
+
 lint: $(STAMP)   ## style and types
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -50,6 +53,9 @@ bench-index: $(STAMP) ## the index alone at 100 million entries; 16 GB of disk, 
 bench-rebuild: $(STAMP) ## the rebuild by Spark beside the broker's own, and live traffic beside it; into benchmarks/results
 	$(BIN)/python -m benchmarks.rebuild $(REBUILD_ARGS)
 	$(BIN)/python -m benchmarks.live_rebuild $(LIVE_ARGS)
+
+bench-operators: $(STAMP) ## pages, REST and scrapes with 100 million pending and 500 topics, and beside live traffic; into benchmarks/results
+	$(BIN)/python -m benchmarks.operators $(OPERATORS_ARGS)
 
 proto: $(STAMP)  ## regenerate the protocol modules from pulsar.proto
 	$(BIN)/python -m tools.generate_protocol

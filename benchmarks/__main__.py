@@ -7,7 +7,6 @@ addresses alternately, prints medians and ratios, and writes them below `benchma
 import argparse
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -17,15 +16,13 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.recorded import write_result
 from bridge.embedded.pulsar import EmbeddedPulsar
-
-RESULTS = Path(__file__).parent / "results"
 
 Figures = dict[str, float]
 Runs = dict[str, list[Figures]]
@@ -151,10 +148,8 @@ def main() -> None:
                     results[name][side].append(measure(arguments, addresses[side]))
                     console.log(name, side, results[name][side][-1])
     console.print(report(results))
-    output = given.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-side-by-side.json"
-    about = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    output.write_text(json.dumps({"about": about, "scale": given.scale, "results": results}, indent=1) + "\n")
-    console.print(f"written to {output}")
+    written = write_result("side-by-side", given.output, {}, scale=given.scale, results=results)
+    console.print(f"written to {written}")
 
 
 if __name__ == "__main__":

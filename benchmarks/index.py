@@ -8,14 +8,12 @@ processes first; that, and only that, uses more than one core.
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -23,8 +21,8 @@ from rich.table import Table
 
 from benchmarks.index_data import Spread, manifest_of, write_part
 from benchmarks.index_workloads import TOPIC
+from benchmarks.recorded import write_result
 
-RESULTS = Path(__file__).parent / "results"
 LARGE = 100_000_000
 
 Figures = dict[str, float]
@@ -132,10 +130,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.directory) as root:
         figures = run(console, Path(root), given.scale, given.only)
     console.print(report(figures))
-    output = given.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-index.json"
-    about = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    output.write_text(json.dumps({"about": about, "scale": given.scale, "figures": figures}, indent=1) + "\n")
-    console.print(f"written to {output}")
+    written = write_result("index", given.output, {}, scale=given.scale, figures=figures)
+    console.print(f"written to {written}")
 
 
 if __name__ == "__main__":

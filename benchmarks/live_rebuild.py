@@ -18,7 +18,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ import pulsar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import RESULTS, _free_port, _wait_ready
+from benchmarks.__main__ import _free_port, _wait_ready
+from benchmarks.recorded import write_result
 from bridge.embedded.pulsar import EmbeddedPulsar
 
 TOPIC = "persistent://public/default/live-rebuild"
@@ -255,8 +255,7 @@ def main() -> None:
     for name, value in found.items():
         table.add_row(name, f"{value:,.2f}")
     Console().print(table)
-    output = given.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-live.json"
-    output.write_text(json.dumps({"entries": given.entries, "rate": given.rate, "figures": found}, indent=2) + "\n")
+    write_result("live", given.output, {"entries": given.entries, "rate": given.rate}, figures=found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import io
 import json
 import multiprocessing
 import os
-import platform
 import random
 import shutil
 import statistics
@@ -26,7 +25,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, WIDTH_MS, payloads
+from benchmarks.recorded import write_result
 from bridge.embedded.java import find_java
 from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import MessageMetadata
@@ -57,7 +56,6 @@ from tracker.fingerprint import fingerprint
 from tracker.keys import KEY, KEY_LENGTH
 from tracker.positions import PlacedEntry
 
-RESULTS = Path(__file__).parent / "results"
 TOPIC = "persistent://public/default/rebuild-benchmark"
 SUBSCRIPTION = "bench"
 HOUR_MS = 3_600_000
@@ -396,11 +394,8 @@ def main() -> None:
         runs = run(console, Path(root), given)
     figures = figures_of(runs, given.entries, given.rows)
     console.print(report(figures))
-    output = given.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-rebuild.json"
-    about = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    about |= {"rounds": given.rounds}
-    output.write_text(json.dumps({"about": about, "figures": figures, "runs": runs}, indent=1) + "\n")
-    console.print(f"written to {output}")
+    written = write_result("rebuild", given.output, {"rounds": given.rounds}, figures=figures, runs=runs)
+    console.print(f"written to {written}")
 
 
 if __name__ == "__main__":

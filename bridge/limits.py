@@ -159,8 +159,8 @@ ACCESS_ANSWER_LASTS_S: Final = 60.0
 """What the broker allowed is not asked again for so long: a permission that is taken away works until then."""
 ACCESS_REFUSAL_LASTS_S: Final = 3.0
 """A permission just given works soon."""
-ACCESS_ANSWERS_MAX: Final = 20_000
-"""Answers kept, of 200 bytes: 40 callers who look at 500 topics."""
+ACCESS_ANSWERS_MAX: Final = 50_000
+"""Answers kept, of 400 bytes: 50 callers who look at 500 topics, with two for each."""
 ACCESS_QUESTIONS_AT_ONCE: Final = 16
 """Asked of the broker at the same time for all callers together."""
 ACCESS_TIMEOUT_S: Final = 5.0

@@ -36,8 +36,19 @@ def _get(access: Access, path: str, topic: str) -> dict[str, Any]:
             return body
     except urllib.error.HTTPError as error:
         with error:
-            reason = error.read(300).decode(errors="replace")
-        message = f"{topic}: {_REFUSED.get(error.code, 'the broker refused')} ({error.code} {reason})"
+            reason = _reason_in(error)
+        what = _REFUSED.get(error.code, "the broker refused")
+        if error.code == 401 and reason.startswith("Unauthorized to "):
+            what = _REFUSED[403]  # a role that is known but may not gets this status too
+        message = f"{topic}: {what} ({error.code} {reason})"
         raise (LedgerReadError(message) if error.code in _REFUSED else NotYet(message)) from error
     except (OSError, ValueError) as error:
         raise NotYet(f"cannot reach {access.web_url}: {error}") from error
+
+
+def _reason_in(error: urllib.error.HTTPError) -> str:
+    """What the broker says of it, else what the status is called: some answers are pages."""
+    try:
+        return str(json.load(error)["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return str(error.reason)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from spark_jobs import limits
+from spark_jobs.errors import LedgerReadError
 from spark_jobs.plan import TOKEN_VARIABLE, ReadSpec
 from spark_jobs.session import open_session
 
@@ -70,9 +71,16 @@ def run_command(
 
 def reason_of(error: BaseException) -> str:
     """Return what went wrong, without what Spark wraps around the error of a task."""
+    if isinstance(error, LedgerReadError):
+        return " ".join(str(error).split())
     found = re.search(r"(?:LedgerReadError|StorageError|NotYet): ([^\n]+)", str(error))
     if found:
         return found[1]
+    # A task's own trace ends with what it died of, e.g. of a disk that is full.
+    _, _, trace = str(error).rpartition("Traceback (most recent call last):\n")
+    died_of = re.search(r"^[\w.]*(?:Error|Exception): .+$", trace, re.MULTILINE)
+    if died_of:
+        return died_of[0]
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
 

@@ -67,16 +67,25 @@ def secured_pulsar() -> Iterator[EmbeddedPulsar]:
 def set_up_roles(broker: EmbeddedPulsar) -> None:
     clusters = call(broker.web_url, "GET", "clusters", "admin")[1]
     tenant = {"adminRoles": ["tenant-admin"], "allowedClusters": clusters}
-    assert call(broker.web_url, "PUT", f"tenants/{TENANT}", "admin", tenant)[0] < 300
-    assert call(broker.web_url, "PUT", f"namespaces/{NAMESPACE}", "tenant-admin", {})[0] < 300
+    done(broker, "PUT", f"tenants/{TENANT}", tenant)
+    done(broker, "PUT", f"namespaces/{NAMESPACE}", {})
     for role, actions in {"bridge": ["consume"], "consumer": ["consume"], "producer": ["produce"]}.items():
         allow(broker, role, *actions)
 
 
-def allow(broker: EmbeddedPulsar, role: str, *actions: str, topic: str | None = None) -> None:
-    """Give a role permissions in the namespace, or on one topic of it."""
-    where = f"namespaces/{NAMESPACE}" if topic is None else topic.replace("://", "/")
-    status, said = call(broker.web_url, "POST", f"{where}/permissions/{role}", "admin", list(actions))
+def allow(broker: EmbeddedPulsar, role: str, *actions: str, where: str = f"namespaces/{NAMESPACE}") -> None:
+    """Give a role permissions in a namespace, or on one topic: `where` is the path of either."""
+    done(broker, "POST", f"{where}/permissions/{role}", list(actions))
+
+
+def disallow(broker: EmbeddedPulsar, role: str, where: str = f"namespaces/{NAMESPACE}") -> None:
+    """Take all permissions of a role away."""
+    done(broker, "DELETE", f"{where}/permissions/{role}")
+
+
+def done(broker: EmbeddedPulsar, method: str, path: str, body: object = None) -> None:
+    """A super user's call, which has to succeed."""
+    status, said = call(broker.web_url, method, path, "admin", body)
     assert status < 300, said
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import quote, unquote_plus
 
 import aiohttp
+from yarl import URL
 
+from bridge import limits
 from bridge.broker.connection import describe
 from bridge.protocol.topic_name import TopicName
 from tracker import AckSet, Position, iter_ranges
@@ -45,6 +47,7 @@ class TopicStats:
 
 
 RANGES_SLICE = 500
+_REDIRECTS = (301, 302, 307, 308)
 
 
 async def acks_of(cursor: CursorState) -> AckSet:
@@ -164,19 +167,23 @@ class AdminClient:
         await self._session.close()
 
     async def _get(self, path: str) -> Any:
-        sent_s = time.time()
+        """Follow redirects here: the library would leave the token out on its way to another broker."""
+        url = URL(self._web_url + path, encoded=True)
         try:
-            async with self._session.get(self._web_url + path) as response:
-                self._compare_clocks(response.headers.get("Date"), sent_s)
-                if response.status != 200:
-                    text = (await response.text())[:200]
-                    raise AdminError(f"GET {path}: {response.status} {text}", response.status)
-                text = await response.text()
-                return json.loads(text) if text.strip() else None
-        except ValueError as error:
-            raise AdminError(f"GET {path}: the answer is not JSON") from error
-        except (aiohttp.ClientError, TimeoutError) as error:
+            for _ in range(limits.MAX_LOOKUP_REDIRECTS):
+                sent_s = time.time()
+                async with self._session.get(url, allow_redirects=False) as response:
+                    if response.status in _REDIRECTS:
+                        url = url.join(URL(response.headers.get("Location", ""), encoded=True))
+                        continue
+                    self._compare_clocks(response.headers.get("Date"), sent_s)
+                    text = await response.text()
+                    if response.status != 200:
+                        raise AdminError(f"GET {path}: {response.status} {text[:200]}", response.status)
+                    return json.loads(text) if text.strip() else None
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise AdminError(f"GET {path}: {describe(error)}") from error
+        raise AdminError(f"GET {path}: redirected {limits.MAX_LOOKUP_REDIRECTS} times")
 
     def _compare_clocks(self, date: str | None, sent_s: float) -> None:
         """The header tells whole seconds, cut off, of some moment between the request and now."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.app import StartError
-from bridge.cli import config, demo, rebuild, serve, standalone, topics
+from bridge.cli import config, demo, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -20,7 +20,6 @@ _EXPECTED = (CommandFailed, ConfigError, StartError, StoreError, EmbeddedError)
 app = typer.Typer(
     help="Delayed messages on time for Apache Pulsar: takes over their dispatch, for unmodified clients.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -29,6 +28,11 @@ app.command()(demo.demo)
 app.command()(standalone.standalone)
 app.command()(serve.serve)
 app.command()(topics.topics)
+app.command()(stats.stats)
+app.command()(stats.partitions)
+app.command()(pending.pending)
+app.command()(pending.cancel)
+app.command()(pending.deliver_now)
 app.command()(rebuild.rebuild)
 app.command()(rebuild.rebuild_status)
 app.command()(rebuild.audit)

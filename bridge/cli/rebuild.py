@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
@@ -19,7 +20,6 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
-from bridge.cli.topics import ask, topic_path
 from bridge.rebuild_status import Engine
 
 _POLL_S = 0.5

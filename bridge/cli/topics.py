@@ -1,28 +1,17 @@
 """`delay-bridge topics`: what a running bridge tracks."""
 
-import json
-import urllib.error
-import urllib.request
-from http.client import HTTPException
-from typing import Any
-from urllib.parse import urlsplit
-
+from bridge.cli.asking import ask
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
     AdminUrl,
     AuthParams,
-    CommandFailed,
     Output,
     OutputOption,
     plain_table,
     print_json,
     print_table,
-    token_from,
 )
-from bridge.protocol.topic_name import TopicName
-
-_TIMEOUT_S = 30.0
-_ROOT = "/admin/v2/delayed"
+from bridge.times import format_time
 
 
 def topics(
@@ -33,7 +22,8 @@ def topics(
     if output is Output.json:
         print_json(found)
         return
-    table = plain_table(("topic", "role", "owner", "entries", "bytes", "harvested to"), numbers=("entries", "bytes"))
+    columns = ("topic", "role", "owner", "entries", "bytes", "pending", "next due", "P99 ms", "warnings")
+    table = plain_table(columns, numbers=("entries", "bytes", "pending", "P99 ms", "warnings"))
     for topic in sorted(found, key=lambda each: each["topic"]):
         table.add_row(
             topic["topic"],
@@ -41,60 +31,9 @@ def topics(
             topic["owner"] or "-",
             f"{topic['entries']:,}",
             f"{topic['storageSize']:,}",
-            topic["harvestedPosition"] or "-",
+            f"{topic['pending']:,}",
+            "-" if topic["earliestDeliverAt"] is None else format_time(topic["earliestDeliverAt"]),
+            f"{topic['latenessP99Ms']:,}",
+            str(topic["warnings"]),
         )
     print_table(table)
-
-
-def ask(admin_url: str, path: str, method: str = "GET", auth_params: str | None = None) -> Any:
-    """The JSON that the bridge answers. Raises CommandFailed naming the URL."""
-    token = token_from(auth_params)
-    if not _is_web_url(admin_url):
-        raise CommandFailed(f"not a web URL: {admin_url!r} (expected http://host:port)")
-    url = f"{admin_url.rstrip('/')}{_ROOT}{path}"
-    request = urllib.request.Request(url, method=method)
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise CommandFailed(f"{method} {url}: {error.code} {_reason_in(error)}") from None
-    except urllib.error.URLError as error:
-        raise CommandFailed(f"cannot reach the bridge at {admin_url}: {_reason(error)}") from None
-    except ValueError:
-        raise CommandFailed(f"{method} {url}: the answer is not JSON") from None
-    except (OSError, HTTPException) as error:
-        raise CommandFailed(f"{method} {url}: {error}") from None
-
-
-def topic_path(topic: str) -> str:
-    """The path of a topic below the root of REST. Raises CommandFailed naming the value."""
-    try:
-        name = TopicName.parse(topic)
-    except ValueError as error:
-        raise CommandFailed(str(error)) from None
-    if not name.persistent:
-        raise CommandFailed(f"not a persistent topic: {topic!r}")
-    return f"/{name.rest_path}"
-
-
-def _reason_in(error: urllib.error.HTTPError) -> str:
-    """What the bridge says of it, else what the status is called."""
-    try:
-        return str(json.load(error)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return error.reason
-
-
-def _is_web_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
-
-
-def _reason(error: urllib.error.URLError) -> str:
-    return getattr(error.reason, "strerror", None) or str(error.reason)

@@ -11,11 +11,11 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from enum import StrEnum
-from typing import TypeVar
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
+from pydantic import SecretStr
 
 from bridge.config import Settings
 from bridge.protocol.topic_name import TopicName
@@ -28,9 +28,7 @@ from bridge.web.sessions import Sessions
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T", TrackedTopic, TopicName)
-
-ALWAYS_OPEN = ("/healthz", "/readyz", "/status.html", "/login", "/logout", "/favicon.ico")
+ALWAYS_OPEN = ("/healthz", "/readyz", "/login", "/logout", "/favicon.ico")
 """Probes ask without a token, and whoever has to log in needs the page for it; nothing here tells of topics."""
 STATIC = "/static"
 METRICS = "/metrics"
@@ -140,16 +138,29 @@ async def may(request: web.Request, permission: Permission, topic: str) -> bool:
     return await request.app[ACCESS].may(request[CALLER], permission, TopicName.parse(topic))
 
 
-async def visible(request: web.Request, topics: Iterable[T], permission: Permission = Permission.SEE) -> list[T]:
+async def visible(
+    request: web.Request, topics: Iterable[TrackedTopic], permission: Permission = Permission.SEE
+) -> list[TrackedTopic]:
     """Return those topics that the caller may see, or steer, in their order."""
     topics = list(topics)
+    allowed = await visible_names(request, [topic.topic for topic in topics], permission)
+    return [topic for topic in topics if topic.topic in allowed]
+
+
+async def visible_names(
+    request: web.Request, names: Iterable[str], permission: Permission = Permission.SEE
+) -> set[str]:
+    """Return those names of topics that the caller may see, or steer."""
     access, caller = request.app[ACCESS], request[CALLER]
-    if await access.may(caller, Permission.STEER, None):
-        return topics
-    if permission is Permission.SEE and caller.rules.sees_all:
-        return topics
-    allowed = await asyncio.gather(*(access.may(caller, permission, _name(topic)) for topic in topics))
-    return [topic for topic, yes in zip(topics, allowed, strict=True) if yes]
+    wanted = set(names)
+    see = permission is Permission.SEE
+    if (see and caller.rules.sees_all) or await access.may(caller, Permission.STEER, None):
+        return wanted
+    known = {name: caller.rules.remembers_seeing(caller, name) if see else None for name in wanted}
+    unknown = [name for name, answer in known.items() if answer is None]
+    answers = await asyncio.gather(*(access.may(caller, permission, TopicName.parse(name)) for name in unknown))
+    known.update(zip(unknown, answers, strict=True))
+    return {name for name, answer in known.items() if answer}
 
 
 def actor_of(request: web.Request) -> str:
@@ -157,6 +168,14 @@ def actor_of(request: web.Request) -> str:
     caller = request.get(CALLER)
     name = "nobody" if caller is None else caller.name
     return f"{name} from {request.remote or 'this machine'}"
+
+
+def logged_in_as(request: web.Request) -> str | None:
+    """Return who is logged in with a browser, None for who is not: for a page's button to log out."""
+    caller = request.get(CALLER)
+    if caller is None or cookie_name(request) not in request.cookies or "Authorization" in request.headers:
+        return None
+    return caller.name if request.app[ACCESS].mode != "off" else None
 
 
 def named_topic(request: web.Request) -> TopicName | None:
@@ -187,10 +206,5 @@ def _route(request: web.Request) -> str:
     return "" if resource is None else resource.canonical
 
 
-def _name(topic: TrackedTopic | TopicName) -> TopicName:
-    return topic if isinstance(topic, TopicName) else TopicName.parse(topic.topic)
-
-
-def _secret(value: object) -> str | None:
-    get = getattr(value, "get_secret_value", None)
-    return None if get is None else str(get())
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from bridge import limits
 from bridge.action_log import ActionLog
-from bridge.protocol.topic_name import TopicName
-from bridge.web.access import CALLER, Permission, require, visible
+from bridge.web.access import CALLER, Permission, require, visible_names
 from bridge.web.requests import ROOT, refused
 
 routes = web.RouteTableDef()
@@ -60,8 +59,8 @@ async def actions(request: web.Request) -> web.Response:
 
 
 async def _of_the_callers(request: web.Request, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    named = {record["topic"]: TopicName.parse(record["topic"]) for record in records if record["topic"]}
-    allowed = {str(each) for each in await visible(request, named.values(), Permission.STEER)}
+    named = [record["topic"] for record in records if record["topic"]]
+    allowed = await visible_names(request, named, Permission.STEER)
     return [record for record in records if record["topic"] in allowed]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridge.protocol.topic_name import TopicName
-from bridge.web.pulsar_permissions import PulsarPermissions
+from bridge.web.pulsar_permissions import PulsarPermissions, token_key
 
 _ROLE_LENGTH = 200
 
@@ -23,6 +23,7 @@ class Caller:
     rules: Rules = field(repr=False)
     may_steer: bool = False
     token: str | None = field(default=None, repr=False)
+    key: bytes = field(default=b"", repr=False)
 
 
 class Rules(Protocol):
@@ -34,6 +35,9 @@ class Rules(Protocol):
 
     async def identify(self, token: str | None) -> Caller | None:
         """Return who presents a token, None for nobody."""
+
+    def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
+        """Whether a caller may see a topic, None when that has to be asked."""
 
     async def may_see(self, caller: Caller, topic: TopicName | None) -> bool:
         """Whether a caller may see a topic; without one: whatever is there for him."""
@@ -53,6 +57,10 @@ class Unrestricted:
     async def identify(self, token: str | None) -> Caller | None:
         """Return the one caller there is."""
         return Caller("local", self, may_steer=True)
+
+    def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
+        """Return True."""
+        return True
 
     async def may_see(self, caller: Caller, topic: TopicName | None) -> bool:
         """Return True."""
@@ -91,6 +99,10 @@ class TokenRules:
         found = [caller for known, caller in self._known if hmac.compare_digest(known, given)]
         return found[0] if found and token else None
 
+    def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
+        """Return True: both may."""
+        return True
+
     async def may_see(self, caller: Caller, topic: TopicName | None) -> bool:
         """Return True: both may."""
         return True
@@ -117,7 +129,11 @@ class PulsarRules:
         """Return the role, once the broker took the token for valid."""
         if not token or not await self._permissions.accepts(token):
             return None
-        return Caller(role_in(token) or "pulsar client", self, token=token)
+        return Caller(role_in(token) or "pulsar client", self, token=token, key=token_key(token))
+
+    def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
+        """Return what the broker said a short while ago."""
+        return self._permissions.remembers_seeing(caller.key, topic)
 
     async def may_see(self, caller: Caller, topic: TopicName | None) -> bool:
         """Return whether the role may consume."""

@@ -37,8 +37,8 @@ async def pending(request: web.Request) -> web.Response:
     topic = tracked_topic(request)
     index = index_of(topic)
     name = request.match_info["subscription"]
-    view = view_of(index, name)
     wanted = _wanted(request)
+    view = view_of(index, name)
     limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.SEARCH_PAGE_MAX)
     search = Pending(index, view, topic.subscriptions.get(name))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from bridge.web.action_routes import ACTIONS
 from bridge.web.exposition import CONTENT_TYPE
 from bridge.web.guards import add_headers, refuse_other_sites
 from bridge.web.metrics import exposition
+from bridge.web.rendering import load_templates
 from bridge.web.requests import BRIDGE
 
 if TYPE_CHECKING:
@@ -48,10 +50,15 @@ def build_web_app(bridge: Bridge) -> web.Application:
     app[ACCESS] = Access(bridge.settings)
     app[ACTIONS] = ActionLog(bridge.settings.data_dir)
     app.on_response_prepare.append(add_headers)
+    app.on_startup.append(_prepare_pages)
     app.cleanup_ctx.append(access_context)
     for table in TABLES:
         app.add_routes(table)
     return app
+
+
+async def _prepare_pages(app: web.Application) -> None:
+    await asyncio.to_thread(load_templates)
 
 
 @routes.get("/healthz")

@@ -193,8 +193,15 @@ def test_the_broker_is_restarted_during_the_rebuild(
 
 
 def _jobs_of(bridge: BridgeProcess) -> list[psutil.Process]:
-    children = psutil.Process(bridge.pid).children()
-    return [each for each in children if "spark_jobs.rebuild" in " ".join(each.cmdline())]
+    return [each for each in psutil.Process(bridge.pid).children() if _is_job(each)]
+
+
+def _is_job(process: psutil.Process) -> bool:
+    """One that was killed just now may not be waited for yet."""
+    try:
+        return "spark_jobs.rebuild" in " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 def test_without_spark_the_gap_is_read_here(

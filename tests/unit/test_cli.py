@@ -15,6 +15,7 @@ from bridge.cli import main
 from bridge.config import Settings
 
 BROKER = 'broker_service_url = "pulsar://b:6650"\nbroker_web_url = "http://b:8080"\n'
+SECRETS = "".join(f'{name} = "very-secret-{name}"\n' for name in ("broker_token", "web_token", "web_read_token"))
 TOPIC = {
     "topic": "persistent://public/default/orders",
     "role": "owner",
@@ -22,12 +23,16 @@ TOPIC = {
     "harvestedPosition": "12:34",
     "entries": 12345,
     "storageSize": 67890,
+    "pending": 11111,
+    "earliestDeliverAt": 1_800_000_000_000,
+    "latenessP99Ms": 7,
+    "warnings": 0,
 }
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*Settings.model_fields, "config", "admin_url"]:
+    for name in [*Settings.model_fields, "config", "admin_url", "auth_params"]:
         monkeypatch.delenv(f"DELAY_BRIDGE_{name.upper()}", raising=False)
 
 
@@ -99,7 +104,8 @@ def test_topics_as_a_table(capsys: pytest.CaptureFixture[str], admin_url: str) -
     assert run("topics", "--admin-url", admin_url) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["topic", "role", "owner"]
-    assert row.split() == [TOPIC["topic"], "owner", TOPIC["owner"], "12,345", "67,890", "12:34"]
+    numbers = ["12,345", "67,890", "11,111", "2027-01-15T08:00:00.000Z", "7", "0"]
+    assert row.split() == [TOPIC["topic"], "owner", TOPIC["owner"], *numbers]
 
 
 def test_topics_as_json(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:
@@ -127,7 +133,7 @@ def test_topics_that_cannot_be_asked_for(
 
 def test_config_show(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(BROKER + 'broker_token = "very-secret"\n')
+    file.write_text(BROKER + SECRETS)
     monkeypatch.setenv("DELAY_BRIDGE_PORT", "7777")
     assert run("config", "show", "--config", file) == 0
     out = capsys.readouterr().out
@@ -143,7 +149,7 @@ def test_config_show_as_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(BROKER + 'broker_token = "very-secret"\n')
+    file.write_text(BROKER + SECRETS)
     monkeypatch.setenv("DELAY_BRIDGE_CONFIG", str(file))
     assert run("config", "show", "--output", "json") == 0
     out = capsys.readouterr().out

@@ -116,6 +116,15 @@ def test_ports_that_are_taken(processes: list[Serving], tmp_path: Path) -> None:
             assert "Traceback" not in said
 
 
+def test_other_machines_are_not_let_in_by_accident(processes: list[Serving], tmp_path: Path) -> None:
+    code, said = started(processes, tmp_path, web_host="0.0.0.0").ended()
+    assert (code, said.splitlines()) == (
+        1,
+        ["delay-bridge: access: has to be set to token, pulsar or off, for web_host '0.0.0.0' lets other machines in"],
+    )
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_data_directory_in_use(processes: list[Serving], tmp_path: Path) -> None:
     first = started(processes, tmp_path / "one")
     first.await_up()

@@ -134,6 +134,52 @@ def test_a_token_never_shows(tmp_path: Path) -> None:
     assert "very-secret" not in str(caught.value)
 
 
+ACCESS_TOKEN = "a-token-of-the-web-server"
+
+
+def test_access_is_off_by_default_on_loopback_only() -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert load_settings(web_host=host, **BROKER).settings.access == "off"
+    for host in ("0.0.0.0", "10.1.2.3", "::", "bridge.example"):
+        with pytest.raises(ConfigError) as caught:
+            load_settings(web_host=host, **BROKER)
+        assert caught.value.problems == [
+            f"access: has to be set to token, pulsar or off, for web_host {host!r} lets other machines in"
+        ]
+        assert load_settings(web_host=host, access="off", **BROKER).settings.access == "off"
+        assert load_settings(web_host=host, access="pulsar", **BROKER).settings.access == "pulsar"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"access": "token"}, "access 'token': web_token or web_read_token has to be set"),
+        ({"access": "token", "web_token": "short"}, "web_token (flag): has to have at least 16 characters"),
+        (
+            {"web_read_token": "two words of a token"},
+            "web_read_token (flag): holds a blank or a character beyond ASCII",
+        ),
+        (
+            {"web_token": ACCESS_TOKEN, "web_read_token": ACCESS_TOKEN},
+            "web_token and web_read_token: have to differ",
+        ),
+        ({"access": "both"}, "access (flag): Input should be 'off', 'token' or 'pulsar' (given: 'both')"),
+    ],
+)
+def test_access_that_makes_no_sense(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(**given, **BROKER)
+    assert caught.value.problems == [expected]
+
+
+@pytest.mark.parametrize("name", ["web_token", "web_read_token"])
+def test_one_token_will_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"DELAY_BRIDGE_{name.upper()}", ACCESS_TOKEN)
+    settings = load_settings(access="token", **BROKER).settings
+    assert getattr(settings, name).get_secret_value() == ACCESS_TOKEN
+    assert ACCESS_TOKEN not in f"{settings!r} {settings} {settings.model_dump_json()}"
+
+
 def test_advertised_address_follows_what_is_listened_on() -> None:
     assert Settings(**BROKER, host="10.1.2.3").advertised_address == "10.1.2.3"
     assert Settings(**BROKER, host="10.1.2.3", advertised_address="bridge").advertised_address == "bridge"
