@@ -232,6 +232,7 @@ def test_deliver_now_delivers_at_once(looking: Looking, published: Published) ->
     looking.page.locator("#confirm-go").click()
     looking.see("#confirm-says", "1 expedited")
     assert receive(published.consumer).text == "later 0"
+    wait_until(lambda: published.stats()["pending"] == published.pending - 1, "one less pending")
     looking.page.locator("#confirm-close").click()
     wait_until(lambda: looking.rows().count() == published.pending - 1, "one less in the list")
 

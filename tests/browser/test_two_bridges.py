@@ -4,12 +4,27 @@ from collections.abc import Callable
 
 import pytest
 
+from bridge.ownership import HIDDEN_SUBSCRIPTION
 from bridge.web.display import topic_page
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.browser.looking import HOUR_MS, Looking
-from tests.clients import Clients, publish, shared, some_topic
+from tests.clients import Clients, admin, publish, rest_path, shared, some_topic
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
+
+
+def elected(
+    pulsar: PulsarCluster, bridges: list[BridgeProcess], topic: str
+) -> tuple[BridgeProcess, BridgeProcess] | None:
+    """Owner and standby, once both stand for election and the broker's choice has come to both."""
+    subscription = admin(pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"].get(HIDDEN_SUBSCRIPTION, {})
+    if len(subscription.get("consumers", [])) != len(bridges):
+        return None
+    for owner, standby in (bridges, bridges[::-1]):
+        roles = owner.topic(topic).get("role"), standby.topic(topic).get("role")
+        if subscription["activeConsumerName"] == owner.service_url and roles == ("owner", "standby"):
+            return owner, standby
+    return None
 
 
 def test_the_page_leads_to_the_owner_and_changes_with_it(
@@ -23,11 +38,14 @@ def test_the_page_leads_to_the_owner_and_changes_with_it(
     try:
         for number, each in enumerate(bridges):
             shared(clients.connect(each.service_url), topic, f"s{number}")
-        wait_until(lambda: {each.topic(topic).get("role") for each in bridges} == {"owner", "standby"}, "an election")
-        owner, standby = sorted(bridges, key=lambda each: str(each.topic(topic)["role"]))
+        found = wait_until(lambda: elected(pulsar, bridges, topic), "the bridges agree with the broker", timeout=20)
+        assert found is not None
+        owner, standby = found
         producer = clients.connect(owner.service_url).create_producer(topic)
         publish(producer, ["a", "b"], deliver_at=now_ms() + HOUR_MS)
-        wait_until(lambda: standby.topic(topic)["ownerWebUrl"], "the standby knows where the owner's page is")
+        wait_until(
+            lambda: standby.topic(topic)["ownerWebUrl"] == owner.web_url, "the standby knows of the owner's page"
+        )
 
         window = open_window(standby)
         window.open(topic_page(topic))
