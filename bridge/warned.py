@@ -19,6 +19,8 @@ CATCH_UP_WARNING_S = 60
 FORECAST_MS = 86_400_000
 SECONDS_AHEAD = 600
 """In memory the highest rate is looked for second by second, so far ahead."""
+STORM_ENTRIES = 1_000
+"""In a time partition with less nothing is looked for."""
 SHOWN_OVER_S = 5.0
 """What consumers have shown is the highest rate over at least so long."""
 
@@ -112,16 +114,25 @@ def forecast(index: TopicIndex, view: SubscriptionView, now_ms: int, shown: floa
             pending = page.entries_in(slot) - view.counter.acked_in(number)
             if number >= first and pending * 1000 / width > peak:
                 peak, at, entries = pending * 1000 / width, number * width, pending
-    for start in range(now_ms, now_ms + SECONDS_AHEAD * 1000, 1000):
-        low, high = time_bound(start), time_bound(start + 1000)
-        if not index.window.covers(low) or high > index.window.high:
-            break
-        count = min(index.window.count(low, high), index.counts.pending(view))
+    for start, count in _seconds_ahead(index, now_ms, peak):
+        count = min(count, index.counts.pending(view))
         if count > peak:
             peak, at, entries = float(count), start, count
     if not peak:
         return None
     return Forecast(peak, at, shown, entries / shown if shown > 0 else None)
+
+
+def _seconds_ahead(index: TopicIndex, now_ms: int, peak: float) -> Iterator[tuple[int, int]]:
+    """Yield (start, entries) of the seconds in memory, of partitions with enough entries for a storm."""
+    width, window = index.partition_width_ms, index.window
+    for number in range(now_ms // width, (now_ms + SECONDS_AHEAD * 1000) // width + 1):
+        if index.table.entries_in(number) < max(STORM_ENTRIES, peak):
+            continue
+        for start in range(max(number * width, now_ms), (number + 1) * width, 1000):
+            low, high = time_bound(start), time_bound(start + 1000)
+            if window.covers(low) and high <= window.high:
+                yield start, window.count(low, high)
 
 
 def topic_warnings(

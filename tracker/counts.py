@@ -118,19 +118,26 @@ class Counts:
         return min(max(first, low), end), min(max(first, high), end)
 
     def _whole(self, first: int, end: int, view: SubscriptionView | None) -> int:
-        if first >= end:
-            return 0
-        bar = self._bar(first, end, view)
-        return bar.entries if bar.pending is None else bar.pending
+        """Count the entries of the partitions first <= number < end, page by page."""
+        found = 0
+        for page in self._table.pages_between(first, end):
+            start = page.number * PAGE_PARTITIONS
+            low, high = max(first - start, 0), min(end - start, PAGE_PARTITIONS)
+            if high - low == PAGE_PARTITIONS:
+                found += page.total - (0 if view is None else view.counter.acked_on_page(page.number))
+            else:
+                acked = 0 if view is None else view.counter.acked_between(page.number, low, high)
+                found += sum(page.counts[low:high]) - acked
+        return found
 
     def _share(self, number: int, start_ms: int, end_ms: int, view: SubscriptionView | None) -> int:
-        bar = self._bar(number, number + 1, view)
-        known = bar.entries if bar.pending is None else bar.pending
+        known = self._table.entries_in(number) - (0 if view is None else view.counter.acked_in(number))
+        if not known:
+            return 0
         start, end = time_bound(start_ms), time_bound(end_ms)
         if self._window.covers(start) and end <= self._window.high:
             return min(self._window.count(start, end), known)
-        width = self._table.width_ms
-        return round(known * (end_ms - start_ms) / width)
+        return round(known * (end_ms - start_ms) / self._table.width_ms)
 
     def _between(self, start_ms: int, end_ms: int, view: SubscriptionView | None, sums: _PageSums) -> int:
         start_ms, width = max(start_ms, 0), self._table.width_ms

@@ -16,11 +16,10 @@ what lies farthest ahead when nearer entries arrive: from `in memory` back to `l
 from __future__ import annotations
 
 from enum import Enum
-from itertools import takewhile
 from typing import Final
 
 from tracker.keys import key_time
-from tracker.partition_page import PartitionCounters
+from tracker.partition_page import PAGE_PARTITIONS, PartitionCounters
 from tracker.partitions import PartitionTable
 from tracker.window import NearTermWindow
 
@@ -62,5 +61,10 @@ def partitions_in_memory(table: PartitionTable, window: NearTermWindow) -> int:
     """Return how many time partitions are in memory, at least in part."""
     if not len(window):
         return 0
-    near = table.from_number(key_time(window.low) // table.width_ms)
-    return sum(1 for _ in takewhile(lambda known: known.first_key < window.high, near))
+    first, end = key_time(window.low) // table.width_ms, -(-key_time(window.high) // table.width_ms)
+    found = 0
+    for page in table.pages_between(first, end):
+        start = page.number * PAGE_PARTITIONS
+        low, high = max(first - start, 0), min(end - start, PAGE_PARTITIONS)
+        found += len(page) if high - low == PAGE_PARTITIONS else high - low - page.counts[low:high].count(0)
+    return found

@@ -41,10 +41,10 @@ class PartitionPage:
     ledger and entry of the lowest position, ledger and entry of the highest. They lie side by side because counting
     entries with random due times waits for memory: one line of it instead of six. Positions mean something where the
     count is not 0. `as_of` is the last write that the page's stored form includes, `lowest` the lowest position of all
-    if it was looked for since it changed.
+    and `used` the number of partitions with entries, if they were looked for since that may have changed.
     """
 
-    __slots__ = ("as_of", "lowest", "number", "values")
+    __slots__ = ("as_of", "lowest", "number", "used", "values")
 
     def __init__(self, number: int) -> None:
         """Start empty; `number` is the partition number divided by PAGE_PARTITIONS."""
@@ -52,6 +52,13 @@ class PartitionPage:
         self.as_of = 0
         self.values = array("q", bytes(_PAGE_BYTES))
         self.lowest: Position | None = None
+        self.used: int | None = None
+
+    def __len__(self) -> int:
+        """Return how many partitions hold entries."""
+        if self.used is None:
+            self.used = PAGE_PARTITIONS - self.counts.count(0)
+        return self.used
 
     def copy(self) -> PartitionPage:
         """Return a page of its own with the same counters."""
@@ -100,7 +107,7 @@ class PartitionPage:
             for field, column in enumerate(columns):
                 self.values[start + field : end : FIELDS] = column
             self.values[0] = sum(columns[0])
-            self.lowest = None
+            self.lowest = self.used = None
             return
         for number, *counters in zip(numbers, *columns, strict=True):
             self._merge(number % PAGE_PARTITIONS, counters)
@@ -119,7 +126,7 @@ class PartitionPage:
 
     def _set(self, slot: int, counters: Sequence[int]) -> None:
         values, at = self.values, 1 + FIELDS * slot
-        self.lowest = None
+        self.lowest = self.used = None
         values[0] += counters[0] - values[at]
         values[at : at + FIELDS] = array("q", counters)
 

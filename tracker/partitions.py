@@ -38,7 +38,7 @@ class PartitionTable:
 
     def __len__(self) -> int:
         """Return how many partitions hold entries."""
-        return sum(len(page.slots()) for page in self._pages.values())
+        return sum(map(len, self._pages.values()))
 
     def __iter__(self) -> Iterator[PartitionCounters]:
         """Iterate in time order."""
@@ -130,7 +130,7 @@ class PartitionTable:
                 continue
             values, at = page.values, 1 + FIELDS * (number % PAGE_PARTITIONS)
             if not values[at]:
-                page.lowest = None
+                page.lowest = page.used = None
                 values[at + 2] = values[at + 4] = ledger
                 values[at + 3] = values[at + 5] = entry
             elif (highest := values[at + 4]) < ledger or (highest == ledger and values[at + 5] < entry):

@@ -13,8 +13,8 @@ from bridge.protocol.topic_name import TopicName
 from bridge.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
-from bridge.web.exposition import Exposition, Family, labels_text
-from bridge.web.views import earliest_ms
+from bridge.web.exposition import Exposition, Family, escaped, labels_text
+from bridge.web.views import due_within, earliest_ms
 from tracker import SubscriptionView, TopicIndex
 from tracker.lifecycle import partitions_in_memory
 
@@ -79,9 +79,15 @@ FAMILIES = (
         "First deliveries more than 100 ms late, by cause.",
         (*SUBSCRIPTION, "cause"),
     ),
-    Family("lateness_seconds", "histogram", "From the due time to the first delivery.", SUBSCRIPTION),
+    Family(
+        "lateness_seconds",
+        "histogram",
+        "From the due time to the first delivery.",
+        SUBSCRIPTION,
+        tuple(str(bound / 1000) for bound in LATENESS_TOLD_MS),
+    ),
 )
-_BOUNDS = tuple(str(bound / 1000) for bound in LATENESS_TOLD_MS)
+_PLACES = tuple(LATENESS_BOUNDS_MS.index(bound) for bound in LATENESS_TOLD_MS)
 
 
 async def exposition(bridge: Bridge, cluster: str) -> bytes:
@@ -102,7 +108,8 @@ async def _bridge_samples(told: Exposition, bridge: Bridge, cluster: str) -> Non
     told.add("broker_connections", labels, bridge.broker_connections)
     if bridge.clock_offset_s is not None:
         told.add("clock_offset_seconds", labels, bridge.clock_offset_s)
-    told.add("storage_failed", labels, bridge.topics is not None and bridge.topics.storage_failure is not None)
+    failed = bridge.topics is not None and bridge.topics.storage_failure is not None
+    told.add("storage_failed", labels, int(failed))
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     told.add("disk_free_bytes", labels, disk.free)
     told.add("disk_total_bytes", labels, disk.total)
@@ -110,16 +117,15 @@ async def _bridge_samples(told: Exposition, bridge: Bridge, cluster: str) -> Non
 
 def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
     name = TopicName.parse(topic.topic)
-    known = {"cluster": cluster, "namespace": f"{name.tenant}/{name.namespace}", "topic": topic.topic}
-    labels = labels_text(known)
+    labels = labels_text({"cluster": cluster, "namespace": f"{name.tenant}/{name.namespace}", "topic": topic.topic})
     for role in ROLES:
-        told.add("ownership", f'{labels},role="{role}"', topic.role == role)
+        told.add("ownership", f'{labels},role="{role}"', int(topic.role == role))
     index = topic.index
     if index is not None:
         _index_samples(told, index, labels)
         if (due_ms := earliest_ms(topic)) is not None:
             told.add("earliest_deliver_at_seconds", labels, due_ms / 1000)
-        _subscription_samples(told, topic, index, known)
+        _subscription_samples(told, topic, index, labels)
     if topic.role == "owner" and topic.watch.harvest_lag is not None:
         told.add("harvest_lag_entries", labels, topic.watch.harvest_lag)
     _rebuild_samples(told, topic, labels)
@@ -143,13 +149,13 @@ def _rebuild_samples(told: Exposition, topic: TrackedTopic, labels: str) -> None
     read = status.entries_read / max(status.entries_total, 1)
     told.add("rebuild_progress_ratio", labels, 1 if ended is not None else min(read, 1.0))
     told.add("rebuild_seconds", labels, ((wall_clock_ms() if ended is None else ended) - status.started_ms) / 1000)
-    told.add("rebuild_failed", labels, status.state == "failed")
+    told.add("rebuild_failed", labels, int(status.state == "failed"))
 
 
-def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicIndex, known: dict[str, str]) -> None:
+def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicIndex, of_topic: str) -> None:
     views, unbridged, now_ms = index.views(), topic.watch.unbridged(), wall_clock_ms()
     for name in {*views, *topic.subscriptions}:
-        labels = labels_text(known | {"subscription": name})
+        labels = f'{of_topic},subscription="{escaped(name)}"'
         if (view := views.get(name)) is not None:
             _view_samples(told, index, view, labels, now_ms)
         if name in unbridged:
@@ -176,12 +182,10 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
 def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:
     told.add("pending_entries", labels, index.counts.pending(view))
     told.add("ack_holes", labels, view.acks.holes)
-    for bound in DUE_WITHIN_S:
-        due = index.counts.about(now_ms, now_ms + bound * 1000, view)
+    for bound, due in zip(DUE_WITHIN_S, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
         told.add("due_within_entries", f'{labels},bound_seconds="{bound}"', due)
 
 
-def _buckets(lateness: Lateness) -> list[tuple[str, int]]:
-    upto = dict(zip(LATENESS_BOUNDS_MS, accumulate(lateness.counts), strict=False))
-    told = [(text, upto[bound]) for text, bound in zip(_BOUNDS, LATENESS_TOLD_MS, strict=True)]
-    return [*told, ("+Inf", lateness.count)]
+def _buckets(lateness: Lateness) -> list[int]:
+    upto = list(accumulate(lateness.counts))
+    return [*(upto[place] for place in _PLACES), lateness.count]

@@ -33,8 +33,7 @@ async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms
     warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
     for number, topic in enumerate(topics, 1):
         _add_topic(topic, sums, lateness)
-        for bound in DUE_WITHIN_S:
-            due[bound] += due_within(topic, now_ms, bound * 1000)
+        _add_due(topic, due, now_ms)
         warnings += [each.answer(topic.topic) for each in topic.warnings()]
         if number % limits.TOPICS_SLICE == 0:
             await asyncio.sleep(0)
@@ -77,6 +76,14 @@ def bridge_warnings(bridge: Bridge, disk_free: int, disk_total: int) -> list[War
         text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
         found.append(Warned(Severity.critical, "clock", text))
     return found
+
+
+def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
+    index = topic.index
+    for view in () if index is None else index.views().values():
+        assert index is not None
+        for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
+            due[bound] += count
 
 
 def _add_topic(topic: TrackedTopic, sums: dict[str, int], lateness: Lateness) -> None:

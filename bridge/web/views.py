@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -72,12 +73,15 @@ def earliest_ms(topic: TrackedTopic) -> int | None:
     return min((due for view in index.views().values() if (due := index.next_due_ms(view)) is not None), default=None)
 
 
-def due_within(topic: TrackedTopic, now_ms: int, bound_ms: int) -> int:
-    """About how many deliveries come due within a time, of all subscriptions together."""
-    index = topic.index
-    if index is None:
-        return 0
-    return sum(index.counts.about(now_ms, now_ms + bound_ms, view) for view in index.views().values())
+def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int, bounds_s: Sequence[int]) -> list[int]:
+    """About how many entries a subscription has pending that come due within each of some times, in ascending order."""
+    found, sofar, start_ms = [], 0, now_ms
+    for bound in bounds_s:
+        end_ms = now_ms + bound * 1000
+        sofar += index.counts.about(start_ms, end_ms, view)
+        found.append(sofar)
+        start_ms = end_ms
+    return found
 
 
 async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | None = None) -> str:

@@ -109,13 +109,13 @@ def test_the_busiest_time_ahead_is_found(index: TopicIndex) -> None:
 
 
 def test_an_instant_in_memory_is_a_peak_of_its_own(index: TopicIndex) -> None:
-    add(index, [20_000] * 300 + [100_000] * 400)
+    add(index, [20_000] * 1_300 + [100_000] * 1_400)
     index.view("s").active = True
     while index.prefetch(NOW, 100):
         pass
     found = forecast(index, index.view("s"), NOW, 50.0)
     assert found is not None
-    assert (found.peak_per_second, found.peak_at_ms) == (400.0, NOW + 100_000)
+    assert (found.peak_per_second, found.peak_at_ms) == (1_400.0, NOW + 100_000)
 
 
 def test_the_rate_shown_is_the_highest_over_some_seconds() -> None:
