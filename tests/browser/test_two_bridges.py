@@ -18,7 +18,7 @@ def elected(
 ) -> tuple[BridgeProcess, BridgeProcess] | None:
     """Owner and standby, once both stand for election and the broker's choice has come to both."""
     subscription = admin(pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"].get(HIDDEN_SUBSCRIPTION, {})
-    if len(subscription.get("consumers", [])) != len(bridges):
+    if {each["consumerName"] for each in subscription.get("consumers", [])} != {each.service_url for each in bridges}:
         return None
     for owner, standby in (bridges, bridges[::-1]):
         roles = owner.topic(topic).get("role"), standby.topic(topic).get("role")
