@@ -6,6 +6,7 @@ the cumulative ack that moves it: the broker keeps them, and gives them to the n
 """
 
 import asyncio
+import contextlib
 
 from bridge import limits
 from bridge.broker.admin import AdminClient
@@ -32,6 +33,7 @@ class Ownership:
         self._advertised_url = advertised_url
         self._web_url = web_url
         self._consumer_id = connection.register(self)
+        self._gone = False  # the broker does not know the consumer any more
 
     async def stand(self) -> None:
         """Become a candidate. Raises BrokerError."""
@@ -78,8 +80,9 @@ class Ownership:
 
     async def resign(self, *, unsubscribe: bool = False) -> None:
         """Give the topic partition up, and with `unsubscribe` its cursor; errors do not matter any more."""
-        if self.lost.done():
+        if self._gone:
             return
+        self._gone, lost = True, self.lost.done()
         self.connection.unregister(self._consumer_id)
         self._lose("resigned")
         request_id = self.connection.next_request_id()
@@ -92,10 +95,13 @@ class Ownership:
             command.type = BaseCommand.CLOSE_CONSUMER
             command.close_consumer.consumer_id = self._consumer_id
             command.close_consumer.request_id = request_id
-        try:
-            await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
-        except BrokerError:
-            return
+        with contextlib.suppress(BrokerError):
+            if lost and not unsubscribe:
+                # Deposed, or in trouble: the consumer is still a candidate, and would be elected without knowing of it.
+                # The broker may have closed it just now, and give no answer.
+                self.connection.send(command)
+            else:
+                await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
 
     # -- ConsumerListener
 
@@ -111,6 +117,11 @@ class Ownership:
 
     def on_closed(self, reason: str) -> None:
         """The topic was unloaded, or the broker is gone."""
+        self._gone = True
+        self._lose(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Not to be the owner any more, for a reason of the bridge's own; `resign` is still to come."""
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:

@@ -254,7 +254,7 @@ class TrackedTopic:
 
     def _on_harvester_closed(self, reason: str) -> None:
         if self._ownership is not None:
-            self._ownership.on_closed(f"harvester: {reason}")
+            self._ownership.give_up(f"harvester: {reason}")
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients look up anew."""
