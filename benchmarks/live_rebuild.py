@@ -26,8 +26,8 @@ import pulsar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import _free_port, _wait_ready
 from benchmarks.recorded import write_result
+from bridge.bench.side_by_side import free_port, wait_ready
 from bridge.embedded.pulsar import EmbeddedPulsar
 
 TOPIC = "persistent://public/default/live-rebuild"
@@ -46,7 +46,7 @@ class Bridge:
     def __init__(self, broker: EmbeddedPulsar, data_dir: Path) -> None:
         self._broker = broker
         self.data_dir = data_dir
-        self.port, self.web_port = _free_port(), _free_port()
+        self.port, self.web_port = free_port(), free_port()
         self.service_url = f"pulsar://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +57,7 @@ class Bridge:
         settings = {"LOG_LEVEL": "warning", "REBUILD_FROM_ENTRIES": "1000", "SPARK_MASTER": "local[2]"}
         environment = os.environ | {f"DELAY_BRIDGE_{name}": value for name, value in settings.items()}
         self._process = subprocess.Popen(command, env=environment)
-        _wait_ready(self._process, f"http://127.0.0.1:{self.web_port}/readyz")
+        wait_ready(self._process, f"http://127.0.0.1:{self.web_port}/readyz")
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         if self._process is not None:

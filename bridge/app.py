@@ -7,6 +7,7 @@ import structlog
 from aiohttp import web
 
 from bridge import limits
+from bridge.action_log import ActionLog
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
@@ -36,6 +37,7 @@ class Bridge:
         self.web_port = settings.web_port
         self.not_ready: str | None = "starting"
         self.started_ms = wall_clock_ms()
+        self.actions = ActionLog(settings.data_dir)
         self.topics: Topics | None = None
         self.gateway: Gateway | None = None
         self._store: Store | None = None

@@ -98,6 +98,8 @@ SEARCH_PAGE_MAX: Final = 1_000
 """Entries of one page."""
 PAYLOAD_PEEK_BYTES: Final = 64 * 1024
 """Of a payload, at most so much is shown."""
+RENDER_SLICE: Final = 200
+"""Parts of a page rendered before others get their turn: about a millisecond."""
 HISTOGRAM_BUCKETS_MAX: Final = 10_000
 CHART_BARS_MAX: Final = 1_000
 TOPICS_PAGE_MAX: Final = 1_000

@@ -56,6 +56,8 @@ class TrackedTopic:
         """Both for operators; None while this bridge is not the owner."""
         self.owner_web_url: str | None = None
         """REST of the owner, while that is another bridge."""
+        self.reason: str | None = None
+        """Why the topic partition is not served; None while it is, here or elsewhere."""
         self.owner_since_ms = 0
         self.subscriptions: dict[str, TrackedSubscription] = {}
         self._around = around
@@ -85,6 +87,7 @@ class TrackedTopic:
                 await self._serve()
             except (BrokerError, AdminError, StoreError) as error:
                 log.warning("topic is not served", topic=self.topic, reason=str(error))
+                self.reason = str(error)
                 if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
                     self.unneeded = True
                     return
@@ -119,7 +122,7 @@ class TrackedTopic:
         ownership = Ownership(connection, self.topic, around.advertised_url, around.web_url())
         self._connection, self._ownership = connection, ownership
         await ownership.stand()
-        self.role = "standby"
+        self.role, self.reason = "standby", None
         await self._stand_by_until_elected(ownership)
         state = await around.admin.internal_stats(self.topic)
         self._take_over(connection, state)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.app import StartError
-from bridge.cli import config, demo, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import bench, config, demo, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -36,6 +36,7 @@ app.command()(pending.deliver_now)
 app.command()(rebuild.rebuild)
 app.command()(rebuild.rebuild_status)
 app.command()(rebuild.audit)
+app.command()(bench.bench)
 app.add_typer(config.app, name="config")
 
 

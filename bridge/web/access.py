@@ -28,7 +28,7 @@ from bridge.web.sessions import Sessions
 
 log = structlog.get_logger(__name__)
 
-ALWAYS_OPEN = ("/healthz", "/readyz", "/login", "/logout", "/favicon.ico")
+ALWAYS_OPEN = ("/healthz", "/readyz", "/status.html", "/login", "/logout", "/favicon.ico")
 """Probes ask without a token, and whoever has to log in needs the page for it; nothing here tells of topics."""
 STATIC = "/static"
 METRICS = "/metrics"

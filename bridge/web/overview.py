@@ -17,6 +17,8 @@ from bridge.web.views import due_within, lateness_answer, pending_of
 if TYPE_CHECKING:
     from bridge.app import Bridge
 
+VERSION = importlib.metadata.version("pulsar-delay-bridge")
+"""Read once: it is in a file."""
 DUE_WITHIN_S = (60, 3_600, 86_400)
 CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
@@ -27,7 +29,8 @@ async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms
     due = dict.fromkeys(DUE_WITHIN_S, 0)
     sums = dict.fromkeys(("entries", "storageSize", "memoryEntries", "memorySize", "pending"), 0)
     lateness = Lateness()
-    warnings = [each.answer() for each in bridge_warnings(bridge)]
+    disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
+    warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
     for number, topic in enumerate(topics, 1):
         _add_topic(topic, sums, lateness)
         for bound in DUE_WITHIN_S:
@@ -35,10 +38,9 @@ async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms
         warnings += [each.answer(topic.topic) for each in topic.warnings()]
         if number % limits.TOPICS_SLICE == 0:
             await asyncio.sleep(0)
-    disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     return {
         "cluster": bridge.settings.cluster,
-        "version": importlib.metadata.version("pulsar-delay-bridge"),
+        "version": VERSION,
         "ready": bridge.not_ready is None,
         "notReadyReason": bridge.not_ready,
         "storageFailure": None if bridge.topics is None else bridge.topics.storage_failure,
@@ -56,7 +58,7 @@ async def overview_answer(bridge: Bridge, topics: Sequence[TrackedTopic], now_ms
     }
 
 
-def bridge_warnings(bridge: Bridge) -> list[Warned]:
+def bridge_warnings(bridge: Bridge, disk_free: int, disk_total: int) -> list[Warned]:
     """What concerns no single topic partition."""
     found = []
     if bridge.not_ready is not None:
@@ -65,6 +67,11 @@ def bridge_warnings(bridge: Bridge) -> list[Warned]:
     if failure is not None:
         text = f"nothing can be stored, what is due is delivered all the same: {failure}"
         found.append(Warned(Severity.critical, "storage", text))
+    if disk_free < DISK_FREE_WARNING * disk_total:
+        text = f"{disk_free:,} of {disk_total:,} bytes are free where the data directory is"
+        found.append(Warned(Severity.warning, "disk", text))
+    if bridge.actions.failure is not None:
+        found.append(Warned(Severity.warning, "action-log", f"acts are not noted: {bridge.actions.failure}"))
     offset = bridge.clock_offset_s
     if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
         text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 ROWS: Final = 50
 """Topics on one page."""
-MAX_ROWS: Final = 500
+MAX_ROWS: Final = 200
 WARNINGS_SHOWN: Final = 8
 """Further ones are folded away."""
 _ORDERS: Final = ("asc", "desc")

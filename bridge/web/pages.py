@@ -15,7 +15,7 @@ from bridge.web.access import ACCESS, CALLER, Permission, may, visible
 from bridge.web.action_routes import ACTIONS
 from bridge.web.overview import overview_answer
 from bridge.web.overview_page import overview_values, topics_query
-from bridge.web.rendering import load_templates, page
+from bridge.web.rendering import large_page, load_templates, page
 from bridge.web.requests import BRIDGE
 from bridge.web.status_page import status_values
 from bridge.web.topic_list import topic_rows
@@ -44,7 +44,7 @@ async def overview_page(request: web.Request) -> web.Response:
     rows = await topic_rows(topics, query.filter, query.sort, descending=query.order == "desc")
     shown = rows[query.offset : query.offset + query.limit]
     values = overview_values(overview, shown, len(rows), query, now_ms)
-    return page("overview.html", actor=_actor(request), **values)
+    return await large_page("overview.html", actor=_actor(request), **values)
 
 
 @routes.get("/topic/{tenant}/{namespace}/{topic}")
@@ -60,7 +60,7 @@ async def topic_page(request: web.Request) -> web.Response:
     can_steer = await may(request, Permission.STEER, name)
     actions, trouble = await _actions(request, name) if can_steer else (None, None)
     values = _topic_values(topic, actions, can_steer=can_steer)
-    return page("topic.html", actor=_actor(request), actions_trouble=trouble, **values)
+    return await large_page("topic.html", actor=_actor(request), actions_trouble=trouble, **values)
 
 
 @routes.get("/status.html")

@@ -14,6 +14,7 @@ from bridge.web.requests import (
     TOPIC,
     flag_in,
     index_of,
+    not_served,
     number_in,
     position_from,
     refused,
@@ -91,7 +92,7 @@ async def _steer(request: web.Request, act: str, positions: Sequence[Position]) 
     topic = tracked_topic(request)
     steering = topic.steering
     if steering is None:
-        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
     does = Steering.cancel if act == "cancel" else Steering.deliver_now
     name = request.match_info["subscription"]
     try:

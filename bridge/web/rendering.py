@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from bridge import limits
 from bridge.web.display import FILTERS
 
 ENVIRONMENT = Environment(
@@ -26,6 +28,16 @@ def load_templates() -> None:
     """Read and compile every template: files are not touched on the event loop later."""
     for name in ENVIRONMENT.list_templates():
         ENVIRONMENT.get_template(name)
+
+
+async def large_page(template: str, status: int = 200, **values: Any) -> web.Response:
+    """Return a rendered page whose length depends on what it shows; others get their turn in between."""
+    parts: list[str] = []
+    for part in ENVIRONMENT.get_template(template).generate(**values):
+        parts.append(part)
+        if len(parts) % limits.RENDER_SLICE == 0:
+            await asyncio.sleep(0)
+    return web.Response(text="".join(parts), status=status, content_type="text/html")
 
 
 def page(template: str, status: int = 200, **values: Any) -> web.Response:

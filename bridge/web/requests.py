@@ -46,7 +46,7 @@ def tracked_topic(request: web.Request) -> TrackedTopic:
 def index_of(topic: TrackedTopic) -> TopicIndex:
     """Return the index of a topic partition. Raises HTTPConflict while it has none."""
     if topic.index is None:
-        raise refused(web.HTTPConflict, f"{topic.topic} has no index yet, its role here is {topic.role}")
+        raise refused(web.HTTPConflict, f"{topic.topic} has no index here: {not_served(topic)}")
     return topic.index
 
 
@@ -107,3 +107,8 @@ def flag_in(request: web.Request, name: str) -> bool:
     if text not in ("true", "false"):
         raise refused(web.HTTPBadRequest, f"{name}: neither true nor false: {text!r}")
     return text == "true"
+
+
+def not_served(topic: TrackedTopic) -> str:
+    """Say why a topic is not served here."""
+    return f"its role is {topic.role}" + ("" if topic.reason is None else f", {topic.reason}")

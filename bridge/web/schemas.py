@@ -91,6 +91,7 @@ SUBSCRIPTION = record(
 TOPIC = record(
     topic=STRING,
     role=one_of("owner", "standby", "opening"),
+    reason=or_null(STRING),
     owner=or_null(STRING),
     ownerWebUrl=or_null(STRING),
     harvestedPosition=or_null(POSITION),

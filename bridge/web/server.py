@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridge.action_log import ActionLog
 from bridge.web import (
     action_routes,
     login_routes,
@@ -48,7 +47,7 @@ def build_web_app(bridge: Bridge) -> web.Application:
     app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge
     app[ACCESS] = Access(bridge.settings)
-    app[ACTIONS] = ActionLog(bridge.settings.data_dir)
+    app[ACTIONS] = bridge.actions
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_prepare_pages)
     app.cleanup_ctx.append(access_context)

@@ -7,7 +7,7 @@ from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.upkeep import Upkeep
 from bridge.web.action_routes import note_action
-from bridge.web.requests import TOPIC, refused, tracked_topic
+from bridge.web.requests import TOPIC, not_served, refused, tracked_topic
 
 routes = web.RouteTableDef()
 
@@ -67,7 +67,7 @@ async def audit(request: web.Request) -> web.Response:
 
 def _upkeep(topic: TrackedTopic) -> Upkeep:
     if topic.upkeep is None:
-        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge, its role is {topic.role}")
+        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
     return topic.upkeep
 
 

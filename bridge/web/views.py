@@ -23,6 +23,7 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
     return {
         "topic": topic.topic,
         "role": topic.role,
+        "reason": topic.reason,
         "owner": topic.owner,
         "ownerWebUrl": topic.owner_web_url,
         "harvestedPosition": None if harvested is None else str(harvested),

@@ -18,7 +18,7 @@ def test_totals_topics_filter_and_order(looking: Looking, published: Published) 
     assert looking.page.locator("#total-pending").get_attribute("title") == f"{overview['pending']:,}"
     short = published.topic.rpartition("/")[2]
     looking.page.locator("#filter").fill(short.upper())
-    wait_until(lambda: f"filter={short.upper()}" in looking.page.url, "the filter in the address")
+    wait_until(lambda: f"filter={short.upper()}" in looking.tell("location.href"), "the filter in the address")
     wait_until(lambda: looking.page.locator("#topics tbody tr").count() == 1, "one topic left by the filter")
     cells = looking.text("#topics tbody tr")
     row = published.bridge.topic(published.topic)

@@ -101,9 +101,12 @@ async def test_what_is_said_to_who_is_not_let_in(connect: Connect) -> None:
 @pytest.mark.parametrize("mode", ["token", "pulsar"])
 async def test_probes_need_no_token(connect: Connect, mode: str) -> None:
     client = await connect(access=mode, web_token=TOKEN)
-    for path in ("/healthz", "/readyz", "/login"):
+    for path in ("/healthz", "/readyz", "/status.html", "/login"):
         assert path in ALWAYS_OPEN
-        assert await status_of(client, "GET", path) in (200, 503)
+        async with client.get(path) as answer:
+            assert answer.status in (200, 503)
+            assert "pulsar://" not in await answer.text(), "where the broker is"
+    assert "pulsar://" in await (await (await connect()).get("/status.html")).text()
     assert await status_of(client, "GET", "/metrics") == 401
     assert await status_of(client, "GET", "/metrics", **bearer(TOKEN)) == 200
 

@@ -289,6 +289,9 @@ def test_a_topic_that_another_bridge_owns_leads_there() -> None:
     page = topic(role="standby", ownerWebUrl="http://b:8081")
     assert ("a", {"href": "http://b:8081/topic/public/default/orders"}) in page.tags
     assert "elsewhere" not in topic().text
+    ids = {each.get("id") for _, each in page.tags}
+    assert "live-summary" in ids
+    assert not ids & {"chart", "search", "rebuild", "confirm"}
 
 
 def test_a_rebuild_under_way_shows_how_far_it_is() -> None:

@@ -10,10 +10,12 @@ const EVERY_MS = 3_000;
 const BUSY_EVERY_MS = 1_000;
 
 const { rest, plotly } = pageData();
+const role = () => byId("live-summary").dataset.role;
+const isElsewhere = role() === "standby";
 
-keepLive(() => (byId("live-upkeep").dataset.busy === "yes" ? BUSY_EVERY_MS : EVERY_MS));
-showChart(rest, plotly);
-takeUpkeepOrders(rest);
+keepLive(() => (byId("live-upkeep")?.dataset.busy === "yes" ? BUSY_EVERY_MS : EVERY_MS));
+// A page of another bridge's topic has neither chart nor list: when the owner changes, the page does.
+document.addEventListener("refreshed", () => { if ((role() === "standby") !== isElsewhere) location.reload(); });
 
 // Subscriptions may come and go while one looks on.
 let known = null;
@@ -43,5 +45,9 @@ function offer(select, names, kept, text) {
   for (const name of names) select.add(new Option(text(name), name, false, name === value));
 }
 
-document.addEventListener("refreshed", takeOverSubscriptions);
-takeOverSubscriptions();
+if (!isElsewhere) {
+  showChart(rest, plotly);
+  takeUpkeepOrders(rest);
+  document.addEventListener("refreshed", takeOverSubscriptions);
+  takeOverSubscriptions();
+}

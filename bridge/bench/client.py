@@ -76,6 +76,7 @@ def _must_succeed(result: Any, _: Any) -> None:
 
 
 def main() -> None:
+    """Run one workload."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", choices=["burst", "spread", "throughput"])
     parser.add_argument("--service-url", required=True)

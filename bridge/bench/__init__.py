@@ -1,0 +1,1 @@
+"""Benchmarks that users can run: the bridge beside the broker's own delay tracker."""

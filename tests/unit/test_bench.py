@@ -1,0 +1,35 @@
+"""The benchmark that users run: what it is asked to do, and what it makes of the figures."""
+
+import pytest
+from rich.console import Console
+
+from bridge.bench.side_by_side import SHOWN, BenchError, Wanted, measure, medians, workloads
+from bridge.cli.bench import report
+
+
+def test_scaled_workloads() -> None:
+    assert list(workloads(Wanted())) == list(SHOWN)
+    (burst,) = workloads(Wanted(scale=0.01, only="burst")).values()
+    assert burst == ["burst", "--messages", "1000", "--lead", "3.0"]
+    assert workloads(Wanted(only="nothing")) == {}
+
+
+def test_medians_and_sums_of_what_must_be_0() -> None:
+    runs = [{"rate": rate, "early": early, "lost": 0.0} for rate, early in ((10.0, 1.0), (30.0, 0.0), (20.0, 2.0))]
+    assert medians(runs) == {"rate": 20.0, "early": 3.0, "lost": 0.0}
+
+
+def test_the_ratio_is_bridge_by_broker() -> None:
+    figures = dict.fromkeys(SHOWN["burst"], 0.0)
+    results = {"burst": {"broker": [figures | {"rate": 100.0}], "bridge": [figures | {"rate": 250.0}]}}
+    console = Console(width=120, record=True, quiet=True)
+    with console.capture() as shown:
+        console.quiet = False
+        console.print(report(results))
+    (row,) = [line for line in shown.get().splitlines() if " rate " in line]
+    assert row.replace("│", " ").split() == ["burst", "rate", "100.0", "250.0", "2.5"]
+
+
+def test_a_client_that_fails_is_quoted() -> None:
+    with pytest.raises(BenchError, match=r"^nonsense: .*invalid choice: 'nonsense'"):
+        measure(["nonsense"], "pulsar://127.0.0.1:1")
