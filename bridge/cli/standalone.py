@@ -52,7 +52,7 @@ def standalone(
 
         def announce(bridge: Bridge) -> None:
             typer.echo(f"service URL for clients:  {bridge.advertised_url}")
-            typer.echo(f"tracked topics:           http://{_HOST}:{bridge.web_port}/admin/v2/delayed/topics")
+            typer.echo(f"dashboard:                http://{_HOST}:{bridge.web_port}/")
             typer.echo(f"Pulsar's admin URL:       {broker.web_url}")
             typer.echo("Ctrl-C stops both; the data stays.", err=True)
 

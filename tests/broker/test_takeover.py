@@ -5,7 +5,8 @@ from typing import Any
 
 from tests.bridge_process import BridgeProcess
 from tests.broker.conftest import BridgeFactory
-from tests.clients import Clients, drain, shared, texts
+from tests.clients import Clients, admin, drain, rest_path, shared, texts
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 
 
@@ -26,6 +27,25 @@ def test_a_client_of_the_wrong_bridge_is_led_to_the_owner(
     wait_until(
         lambda: sorted((_role(first, topic), _role(second, topic))) == ["owner", "standby"], "one owner, one standby"
     )
+
+
+def test_each_bridge_is_one_candidate(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    """Also the one that was deposed: what it left behind would be elected with nobody listening."""
+    bridges = [private_bridge() for _ in range(3)]
+    for number, bridge in enumerate(bridges):
+        shared(clients.connect(bridge.service_url), topic, f"s-{number}").close()
+
+    def candidates() -> list[str]:
+        found = admin(pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"]["__delay-bridge"]["consumers"]
+        return sorted(each["consumerName"] for each in found)
+
+    def settled() -> bool:
+        return sorted(_role(bridge, topic) or "" for bridge in bridges) == ["owner", "standby", "standby"]
+
+    wait_until(settled, "one owner, two standbys", timeout=60)
+    wait_until(lambda: candidates() == sorted(bridge.service_url for bridge in bridges), "a candidate each")
 
 
 def test_the_other_bridge_takes_over(private_bridge: BridgeFactory, clients: Clients, topic: str) -> None:
