@@ -106,7 +106,11 @@ class Bridge:
             self.topics = Topics(around, syncing)
             self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
-            await self._start_web()
+            try:
+                await self._start_web()
+            except BaseException:
+                listening.close()
+                raise
             await self.gateway.start(listening)
             self.topics.resume()
         except BaseException:

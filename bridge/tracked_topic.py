@@ -474,6 +474,8 @@ class TrackedTopic:
     async def _maintain(self) -> None:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
         index = self.index
+        # A subscription made while the broker is asked is not in its answer.
+        before = {} if index is None else index.views()
         try:
             stats = await self.watch.ask_broker(self._around.admin, None if index is None else index.harvested_position)
         except AdminError as error:
@@ -482,7 +484,7 @@ class TrackedTopic:
         names = stats.consumers
         if index is None or self.role != "owner":
             return
-        for name in [name for name in index.views() if name not in names]:
+        for name in [name for name, view in index.views().items() if name not in names and before.get(name) is view]:
             log.info("subscription is gone", topic=self.topic, subscription=name)
             self.unsubscribed(name)
         try:

@@ -3,9 +3,12 @@
 # ruff: noqa: ASYNC109 - the condition is polled once more at the deadline, so no scope may cut it short
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
+
+import psutil
 
 T = TypeVar("T")
 
@@ -66,3 +69,13 @@ def _missed(predicate: Callable[..., object], what: str | None, timeout: float, 
         place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         what = getattr(predicate, "__qualname__", repr(predicate)) + place
     return f"not within {timeout:g} s: {what}; last seen: {last!r}"
+
+
+def children_with(pid: int, word: str) -> list[psutil.Process]:
+    """Child processes with a word in their command lines; one that has just ended is none."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if word in " ".join(child.cmdline()):
+                found.append(child)
+    return found

@@ -12,6 +12,7 @@ from tests.clients import assert_quiet, publish, receive
 from tests.helpers import wait_until
 
 HOUR_MS = 3_600_000
+NOWHERE = "999999999:9"
 
 
 class Terminal:
@@ -67,7 +68,9 @@ def test_an_operator_finds_cancels_and_delivers(
     assert rows[1].split() == ["s", position(ids[3]), "cancelled"]
     both = [f"--message-id={position(one)}" for one in ids[3:]]
     assert "1 of 2 not done" not in terminal("cancel", "--all-subscriptions", *both, topic)
-    assert terminal("cancel", "-s", "s", "--message-id", "9:9", topic, status=1).endswith("not done: 9:9 unknown\n")
+    assert terminal("cancel", "-s", "s", "--message-id", "999999999:9", topic, status=1).endswith(
+        "not done: 999999999:9 unknown\n"
+    )
 
     rows = terminal("deliver-now", "-s", "s", "--message-id", position(ids[1]), topic).splitlines()
     assert rows[1].split()[-1] == "expedited"

@@ -3,14 +3,13 @@
 import random
 import resource
 
-import psutil
 import pytest
 
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.broker.test_rebuild import assert_complete, lose_index, rebuilds_of, run
 from tests.clients import Clients, publish, shared
-from tests.helpers import wait_until
+from tests.helpers import children_with, wait_until
 
 COUNT = 400
 FILE_BYTES = 4 << 20
@@ -61,7 +60,7 @@ def test_a_disk_that_is_full(
     lose_index(bridge)
 
     def limited() -> bool:
-        jobs = [each for each in psutil.Process(bridge.pid).children() if "spark_jobs.rebuild" in each.cmdline()]
+        jobs = children_with(bridge.pid, "spark_jobs.rebuild")
         for job in jobs:
             # Before it has started Spark, which hands the limit on to what it starts.
             resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))

@@ -26,7 +26,7 @@ from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
 from tests.clients import Clients, Received, assert_quiet, drain_all, publish, rest_path, shared, texts
 from tests.cluster import PulsarCluster
-from tests.helpers import wait_until, wait_until_async
+from tests.helpers import children_with, wait_until, wait_until_async
 from tracker import Position, encode_key
 
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
@@ -193,15 +193,7 @@ def test_the_broker_is_restarted_during_the_rebuild(
 
 
 def _jobs_of(bridge: BridgeProcess) -> list[psutil.Process]:
-    return [each for each in psutil.Process(bridge.pid).children() if _is_job(each)]
-
-
-def _is_job(process: psutil.Process) -> bool:
-    """One that was killed just now may not be waited for yet."""
-    try:
-        return "spark_jobs.rebuild" in " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+    return children_with(bridge.pid, "spark_jobs.rebuild")
 
 
 def test_without_spark_the_gap_is_read_here(
