@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -68,22 +68,25 @@ class Counts:
         """Return how many entries are due in [start_ms, end_ms)."""
         return self._between(start_ms, end_ms, view, _PageSums(self._table, view))
 
-    def about(self, start_ms: int, end_ms: int, view: SubscriptionView | None) -> int:
-        """Return about how many entries are due in [start_ms, end_ms), without reading any.
+    def about(self, start_ms: int, ends_ms: Sequence[int], view: SubscriptionView | None) -> list[int]:
+        """Return about how many entries are due from a time on before each of some ends, ascending; reads none.
 
         Of a time partition that a bound cuts, a share is counted: exact where the near-term window reaches, else as if
         its entries were spread evenly.
         """
         width = self._table.width_ms
-        first, last = start_ms // width, (end_ms - 1) // width
-        if first == last:
-            return self._share(first, start_ms, end_ms, view)
-        whole = self._whole(first + 1, last, view)
-        return (
-            self._share(first, start_ms, (first + 1) * width, view)
-            + whole
-            + self._share(last, last * width, end_ms, view)
-        )
+        first = start_ms // width
+        begin = self._share(first, start_ms, (first + 1) * width, view)
+        found, whole, reached = [], 0, first + 1
+        for end in ends_ms:
+            last = (end - 1) // width
+            if last == first:
+                found.append(self._share(first, start_ms, end, view))
+                continue
+            if last > reached:
+                whole, reached = whole + self._whole(reached, last, view), last
+            found.append(begin + whole + self._share(last, last * width, end, view))
+        return found
 
     def bars(self, first: int, per_bar: int, count: int, view: SubscriptionView | None) -> Iterator[Bar]:
         """Yield `count` bars of `per_bar` time partitions from the partition number `first` on, one at a time.

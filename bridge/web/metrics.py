@@ -87,6 +87,9 @@ FAMILIES = (
         tuple(str(bound / 1000) for bound in LATENESS_TOLD_MS),
     ),
 )
+_AGAIN = tuple((again, f',cause="{again}"') for again in Again)
+_CAUSES = tuple((cause, f',cause="{cause}"') for cause in Cause)
+_BOUNDS = tuple(f',bound_seconds="{bound}"' for bound in DUE_WITHIN_S)
 _PLACES = tuple(LATENESS_BOUNDS_MS.index(bound) for bound in LATENESS_TOLD_MS)
 
 
@@ -172,18 +175,18 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
         told.add("redelivered_total", labels, stats.redelivered)
         told.add("early_deliveries_total", labels, stats.early)
         told.add("ack_repairs_total", labels, stats.repaired)
-        for again in Again:
-            told.add("duplicates_total", f'{labels},cause="{again}"', stats.duplicates[again])
-        for cause in Cause:
-            told.add("lateness_cause_total", f'{labels},cause="{cause}"', stats.causes[cause])
+        for again, label in _AGAIN:
+            told.add("duplicates_total", labels + label, stats.duplicates[again])
+        for cause, label in _CAUSES:
+            told.add("lateness_cause_total", labels + label, stats.causes[cause])
         told.add_histogram("lateness_seconds", labels, _buckets(stats.lateness), stats.lateness.sum_ms / 1000)
 
 
 def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:
     told.add("pending_entries", labels, index.counts.pending(view))
     told.add("ack_holes", labels, view.acks.holes)
-    for bound, due in zip(DUE_WITHIN_S, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
-        told.add("due_within_entries", f'{labels},bound_seconds="{bound}"', due)
+    for label, due in zip(_BOUNDS, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
+        told.add("due_within_entries", labels + label, due)
 
 
 def _buckets(lateness: Lateness) -> list[int]:

@@ -67,11 +67,19 @@ def test_about_is_about_right(index: TopicIndex, start: int, end: int) -> None:
     view = index.view("s")
     for known, of in ((dues(index), None), (dues(index, pending=True), view)):
         exact = sum(START + start <= due < START + end for due in known)
-        about = index.counts.about(START + start, START + end, of)
+        (about,) = index.counts.about(START + start, [START + end], of)
         # At most what lies in the two partitions that the bounds cut is guessed.
         assert abs(about - exact) <= 20
         if start % WIDTH_MS == end % WIDTH_MS == 0 and of is None:
             assert about == exact
+
+
+def test_about_adds_up_bound_by_bound(index: TopicIndex) -> None:
+    view, ends = index.view("s"), [START + each for each in (300, 900, 1_700, 60_000, 60_400, 250_123, 10 * SPAN)]
+    together = index.counts.about(START + 250, ends, view)
+    assert together == [index.counts.about(START + 250, [end], view)[0] for end in ends]
+    assert together == sorted(together)
+    assert together[-1] == pytest.approx(len(dues(index, pending=True)), abs=20)
 
 
 def test_the_first_and_the_last(index: TopicIndex) -> None:
@@ -86,5 +94,5 @@ def test_nothing_is_nothing(tmp_path: Path) -> None:
         empty.start_at(Position(1, -1))
         assert empty.latest_ms() is None
         assert empty.table.span() is None
-        assert empty.counts.about(START, START + SPAN, empty.view("s")) == 0
+        assert empty.counts.about(START, [START + 1, START + SPAN], empty.view("s")) == [0, 0]
         assert [bar.entries for bar in empty.counts.bars(0, 10, 3, None)] == [0, 0, 0]
