@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -119,8 +120,7 @@ async def _bridge_samples(told: Exposition, bridge: Bridge, cluster: str) -> Non
 
 
 def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
-    name = TopicName.parse(topic.topic)
-    labels = labels_text({"cluster": cluster, "namespace": f"{name.tenant}/{name.namespace}", "topic": topic.topic})
+    labels = _topic_labels(cluster, topic.topic)
     for role in ROLES:
         told.add("ownership", f'{labels},role="{role}"', int(topic.role == role))
     index = topic.index
@@ -132,6 +132,12 @@ def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
     if topic.role == "owner" and topic.watch.harvest_lag is not None:
         told.add("harvest_lag_entries", labels, topic.watch.harvest_lag)
     _rebuild_samples(told, topic, labels)
+
+
+@lru_cache(maxsize=4_096)
+def _topic_labels(cluster: str, topic: str) -> str:
+    name = TopicName.parse(topic)
+    return labels_text({"cluster": cluster, "namespace": f"{name.tenant}/{name.namespace}", "topic": topic})
 
 
 def _index_samples(told: Exposition, index: TopicIndex, labels: str) -> None:
