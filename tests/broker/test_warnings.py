@@ -1,0 +1,75 @@
+"""What a real broker says of policies and consumers becomes warnings, in stats, overview and metrics."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.bridge_process import BridgeProcess, now_ms
+from tests.broker.conftest import BridgeFactory
+from tests.broker.test_metrics import scrape
+from tests.broker.test_steering import joined
+from tests.clients import Clients, admin, publish, rest_path, shared
+from tests.cluster import PulsarCluster
+from tests.helpers import wait_until
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def namespace(pulsar: PulsarCluster) -> str:
+    """One whose policies are nobody else's."""
+    name = f"public/warned-{uuid.uuid4().hex[:8]}"
+    admin(pulsar, "PUT", f"namespaces/{name}", {})
+    return name
+
+
+@pytest.fixture
+def bridge(private_bridge: BridgeFactory) -> BridgeProcess:
+    """It looks at the broker often."""
+    return private_bridge(limits={"MAINTENANCE_INTERVAL_S": 1.0, "POLICIES_KEPT_S": 1.0, "WARNINGS_KEPT_MS": 200})
+
+
+def warned(bridge: BridgeProcess, topic: str) -> dict[str, Any]:
+    """The warnings of a topic by code."""
+    status, found = bridge.get(f"/admin/v2/delayed/{rest_path(topic)}/stats")
+    return {each["code"]: each for each in found["warnings"]} if status == 200 else {}
+
+
+def test_policies_that_do_not_go_with_delays(
+    bridge: BridgeProcess, clients: Clients, pulsar: PulsarCluster, namespace: str
+) -> None:
+    topic = f"persistent://{namespace}/reminders"
+    client = clients.connect(bridge.service_url)
+    joined(bridge, client, topic)
+    publish(client.create_producer(topic), ["later"], deliver_at=now_ms() + 2 * HOUR_MS)
+    wait_until(lambda: bridge.topic(topic).get("entries") == 1, "the entry")
+    assert warned(bridge, topic) == {}
+    admin(pulsar, "POST", f"namespaces/{namespace}/messageTTL", 3_600)
+    quota = {"limitTime": 600, "limitSize": -1, "policy": "producer_request_hold"}
+    admin(pulsar, "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=message_age", quota)
+    wait_until(lambda: set(warned(bridge, topic)) == {"message-ttl", "backlog-quota"}, "two warnings", timeout=20)
+    assert "expire after 3600 s" in warned(bridge, topic)["message-ttl"]["text"]
+    assert warned(bridge, topic)["message-ttl"]["severity"] == "critical"
+    _, overview = bridge.get("/admin/v2/delayed/overview")
+    assert [each["code"] for each in overview["warnings"] if each["topic"] == topic] == ["message-ttl", "backlog-quota"]
+    assert "messages expire after 3600 s" in bridge.log(), "said in the log too"
+
+
+def test_a_consumer_past_the_bridge(bridge: BridgeProcess, clients: Clients, direct: Any, topic: str) -> None:
+    joined(bridge, clients.connect(bridge.service_url), topic)
+    publish(direct.create_producer(topic), ["later"], deliver_at=now_ms() + HOUR_MS)
+    wait_until(lambda: scrape(bridge, topic).get(("unbridged_consumers", "")) == 0, "none", timeout=20)
+    past = shared(direct, topic, consumer_name="stray")
+    wait_until(lambda: "unbridged-consumers" in warned(bridge, topic), "a warning", timeout=20)
+    assert "stray" in warned(bridge, topic)["unbridged-consumers"]["text"]
+    assert warned(bridge, topic)["unbridged-consumers"]["subscription"] == "s"
+    wait_until(lambda: scrape(bridge, topic)["unbridged_consumers", ""] == 1, "the metric", timeout=20)
+    past.close()
+    wait_until(lambda: warned(bridge, topic) == {}, "no warning any more", timeout=20)
+
+
+def test_clocks_are_compared(bridge: BridgeProcess, clients: Clients, topic: str) -> None:
+    """They are the same machine's."""
+    joined(bridge, clients.connect(bridge.service_url), topic)
+    assert abs(bridge.get("/admin/v2/delayed/overview")[1]["clockOffsetMs"]) < 500
