@@ -7,7 +7,9 @@ rebuild, and how long after the bridge serves the first new message comes, delay
 
 import argparse
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -76,6 +78,28 @@ class Bridge:
         except (OSError, urllib.error.HTTPError):
             return None
         return next((each for each in [last, *last["earlier"]] if each["engine"] == "spark"), None)
+
+
+class Dispatched:
+    """The bridge's own lateness, dispatch less due time, at several moments: what lies between two of them."""
+
+    def __init__(self, web_port: int) -> None:
+        self._url = f"http://127.0.0.1:{web_port}/metrics"
+        self._known: list[tuple[float, dict[float, int]]] = []
+
+    def look(self) -> None:
+        with urllib.request.urlopen(self._url, timeout=5) as answer:
+            text = answer.read().decode()
+        found = re.findall(rf'_lateness_seconds_bucket{{[^}}]*topic="{TOPIC}"[^}}]*le="([^"]+)"}} (\d+)', text)
+        self._known.append((wall_ms(), {float(bound): int(count) for bound, count in found}))
+
+    def p99_ms(self, start: float, end: float) -> float:
+        """The bound of the bucket that holds the P99 of what was dispatched in between."""
+        within = [counts for at, counts in self._known if start <= at <= end and counts]
+        if len(within) < 2:
+            return math.nan
+        counted = {bound: count - within[0][bound] for bound, count in within[-1].items()}
+        return 1000 * next(bound for bound, count in sorted(counted.items()) if count >= 0.99 * counted[math.inf])
 
 
 class Traffic:
@@ -170,33 +194,45 @@ def run(entries: int, rate: int, quiet_s: float, folder: Path) -> Figures:
             traffic.start()
             time.sleep(AHEAD_MS / 1000 + 5)
             before = wall_ms()
+            dispatched = Dispatched(bridge.web_port)
+            dispatched.look()
             time.sleep(quiet_s)
+            dispatched.look()
             killed = wall_ms()
             bridge.stop(signal.SIGKILL)
             shutil.rmtree(bridge.data_dir)
             bridge.start()
             serves = wall_ms()
             stages: list[tuple[float, str]] = []
-            status = wait_for_rebuild(bridge, entries, stages)
+            status = wait_for_rebuild(bridge, entries, stages, dispatched)
             time.sleep(quiet_s + AHEAD_MS / 1000)
             after = wall_ms()
         finally:
             traffic.stop()
             client.close()
             bridge.stop()
-    return figures(traffic, status, (before, killed, serves, after)) | by_stage(traffic, stages)
+    # What was due while the bridge was down comes with the files, and is late for that reason.
+    loading = next((at for at, stage in stages if stage == "loading"), float(status["finishedAt"])) - 1_000
+    own = {
+        "quiet_dispatch_p99_ms": dispatched.p99_ms(before, killed),
+        "during_dispatch_p99_ms": dispatched.p99_ms(max(float(status["startedAt"]), serves) + 3_000, loading),
+    }
+    return figures(traffic, status, (before, killed, serves, after)) | own | by_stage(traffic, stages)
 
 
-def wait_for_rebuild(bridge: Bridge, entries: int, stages: list[tuple[float, str]]) -> dict[str, Any]:
+def wait_for_rebuild(
+    bridge: Bridge, entries: int, stages: list[tuple[float, str]], dispatched: Dispatched
+) -> dict[str, Any]:
     """Its status at the end; `stages` gets when each begins."""
     deadline = time.monotonic() + 120 + entries / 1_000
     while time.monotonic() < deadline:
         status = bridge.rebuild()
+        dispatched.look()
         if status is not None and (not stages or status["stage"] != stages[-1][1]):
             stages.append((wall_ms(), status["stage"]))
         if status is not None and status["finishedAt"] is not None:
             return status
-        time.sleep(0.1)
+        time.sleep(0.25)
     raise SystemExit("the rebuild did not end")
 
 
