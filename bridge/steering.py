@@ -17,7 +17,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
 from bridge.tracked_subscription import TrackedSubscription
-from tracker import Position, StoreError, TopicIndex
+from tracker import EARLIEST, Position, StoreError, TopicIndex
 from tracker.search import Standing
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ class Steering:
         if not new:
             return positions
         last = await self._admin.last_position(self._topic)
-        wanted = max((one for one in new if one <= last), default=Position(-1, -1))
+        wanted = max((one for one in new if one <= last), default=EARLIEST)
         deadline = asyncio.get_running_loop().time() + limits.HARVEST_WAIT_S
         while self._harvested() < wanted:
             if asyncio.get_running_loop().time() > deadline:
@@ -163,7 +163,7 @@ class Steering:
         return [one for one in positions if one <= last]
 
     def _harvested(self) -> Position:
-        return self._index.harvested_position or Position(-1, -1)
+        return self._index.harvested_position or EARLIEST
 
     def _sort(
         self, subscription: TrackedSubscription, due: dict[Position, int | None]

@@ -20,9 +20,14 @@ def parse_time_ms(text: str) -> int:
     return round(when.timestamp() * 1000)
 
 
-def format_time(time_ms: int) -> str:
-    """RFC 3339 in UTC, to the millisecond; a time that no calendar holds stays a number."""
+def rfc3339(time_ms: float) -> str | None:
+    """In UTC, to the millisecond; None for a time that no calendar holds."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
-        return str(time_ms)
+        return None
+
+
+def format_time(time_ms: int) -> str:
+    """RFC 3339; a time that no calendar holds stays a number."""
+    return rfc3339(time_ms) or str(time_ms)

@@ -275,10 +275,6 @@ class TrackedSubscription:
         """Keep an entry that is pending from going out, until `let_go` or `cancelled`."""
         self._held[position] = None
 
-    def is_held(self, position: PositionKey) -> bool:
-        """Whether somebody holds an entry."""
-        return position in self._held
-
     def let_go(self, position: PositionKey) -> None:
         """Let it go out as if nothing had been."""
         offer = self._held.pop(position, None)

@@ -23,7 +23,7 @@ from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.rebuild import SparkRebuild
-from bridge.rebuild_status import Trigger
+from bridge.rebuild_status import RebuildStatus, Trigger
 from bridge.steering import Steering
 from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
@@ -108,8 +108,12 @@ class TrackedTopic:
 
     def warnings(self) -> list[Warned]:
         """What an operator should know."""
-        rebuild = None if self.upkeep is None else next(iter(self.upkeep.rebuilds), None)
-        return self.watch.warnings(self.index, self._around.now_ms(), rebuild)
+        return self.watch.warnings(self.index, self._around.now_ms(), self.last_rebuild)
+
+    @property
+    def last_rebuild(self) -> RebuildStatus | None:
+        """The newest since this bridge took over; it may be under way."""
+        return None if self.upkeep is None else next(iter(self.upkeep.rebuilds), None)
 
     def close(self) -> None:
         """Stop dispatching now and let `run` end."""

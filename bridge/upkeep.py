@@ -46,6 +46,11 @@ class Upkeep:
         """The last rebuilds, newest first; that one may be under way."""
         return list(self._gaps.statuses)
 
+    def rebuilds_answer(self) -> dict[str, Any] | None:
+        """Return what REST says: the newest rebuild, and those `earlier`; None without any."""
+        answers = [status.answer(self._now_ms()) for status in self._gaps.statuses]
+        return answers[0] | {"earlier": answers[1:]} if answers else None
+
     @property
     def is_rebuilding(self) -> bool:
         """Whether what the index lacks is being read."""

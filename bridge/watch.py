@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -30,9 +31,6 @@ class Watch:
         self._subscriptions = subscriptions
         self._policies = Policies()
         self._asked_s = -math.inf
-        self._ttl_s: int | None = None
-        self._quota_bytes: int | None = None
-        self._quota_age_s: int | None = None
         self._shown: dict[str, ShownRate] = {}
         self._forecasts: dict[str, Forecast] = {}
         self._warned: list[Warned] = []
@@ -61,18 +59,19 @@ class Watch:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s > limits.POLICIES_KEPT_S:
             self._asked_s = now_s
-            self._ttl_s = await admin.message_ttl_s(self._topic)
-            quotas = await admin.backlog_quotas(self._topic)
+            ttl_s, quotas = await admin.message_ttl_s(self._topic), await admin.backlog_quotas(self._topic)
             storage, age = quotas.get(_STORAGE, {}), quotas.get(_AGE, {})
-            self._quota_bytes = _limit(storage.get("limitSize", storage.get("limit")))
-            self._quota_age_s = _limit(age.get("limitTime"))
-        self._policies = Policies(
-            self._ttl_s,
-            self._quota_bytes,
-            self._quota_age_s,
-            stats.backlog_bytes,
-            stats.backlog_by_subscription,
-            {name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},
+            self._policies = replace(
+                self._policies,
+                message_ttl_s=ttl_s,
+                quota_bytes=_limit(storage.get("limitSize", storage.get("limit"))),
+                quota_age_s=_limit(age.get("limitTime")),
+            )
+        self._policies = replace(
+            self._policies,
+            backlog_bytes=stats.backlog_bytes,
+            pinned_bytes=stats.backlog_by_subscription,
+            unbridged={name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},
         )
         self._looked_ms = 0
         return stats

@@ -24,6 +24,8 @@ from bridge.times import format_time
 from tracker import Position
 
 Subscription = Annotated[str, typer.Option("--subscription", "-s", help="The subscription.", show_default=False)]
+OneSubscription = Annotated[str | None, typer.Option("--subscription", "-s", help="The subscription.")]
+AllSubscriptions = Annotated[bool, typer.Option("--all-subscriptions", help="For each there is.")]
 MessageIds = Annotated[
     list[str], typer.Option("--message-id", metavar="L:E", help="Ledger and entry; may be repeated.")
 ]
@@ -67,8 +69,8 @@ def pending(
 def cancel(
     topic: Topic,
     message_id: MessageIds,
-    subscription: Annotated[str | None, typer.Option("--subscription", "-s", help="The subscription.")] = None,
-    all_subscriptions: Annotated[bool, typer.Option("--all-subscriptions", help="For each there is.")] = False,
+    subscription: OneSubscription = None,
+    all_subscriptions: AllSubscriptions = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     auth_params: AuthParams = None,
     output: OutputOption = Output.table,
@@ -81,8 +83,8 @@ def cancel(
 def deliver_now(
     topic: Topic,
     message_id: MessageIds,
-    subscription: Annotated[str | None, typer.Option("--subscription", "-s", help="The subscription.")] = None,
-    all_subscriptions: Annotated[bool, typer.Option("--all-subscriptions", help="For each there is.")] = False,
+    subscription: OneSubscription = None,
+    all_subscriptions: AllSubscriptions = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
     auth_params: AuthParams = None,
     output: OutputOption = Output.table,

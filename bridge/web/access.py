@@ -1,7 +1,7 @@
 """Who may see and who may steer, asked for every request before its handler runs.
 
 A handler whose path names a topic (`{tenant}/{namespace}/{topic}`) need not check anything; one that answers of many
-topics leaves out what `visible` leaves out.
+topics leaves out what `visible_topics` leaves out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bridge.tracked_topic import TrackedTopic
 from bridge.web.callers import Caller, PulsarRules, Rules, TokenRules, Unrestricted
 from bridge.web.guards import HARMLESS_METHODS, Handler
 from bridge.web.pulsar_permissions import BrokerSilent, PulsarPermissions
-from bridge.web.requests import BRIDGE, refused
+from bridge.web.requests import BRIDGE, refused, topic_name
 from bridge.web.sessions import Sessions
 
 log = structlog.get_logger(__name__)
@@ -138,12 +138,11 @@ async def may(request: web.Request, permission: Permission, topic: str) -> bool:
     return await request.app[ACCESS].may(request[CALLER], permission, TopicName.parse(topic))
 
 
-async def visible(
-    request: web.Request, topics: Iterable[TrackedTopic], permission: Permission = Permission.SEE
-) -> list[TrackedTopic]:
-    """Return those topics that the caller may see, or steer, in their order."""
-    topics = list(topics)
-    allowed = await visible_names(request, [topic.topic for topic in topics], permission)
+async def visible_topics(request: web.Request) -> list[TrackedTopic]:
+    """Return the tracked topics that the caller may see, in their order."""
+    known = request.app[BRIDGE].topics
+    topics = [] if known is None else known.all()
+    allowed = await visible_names(request, [topic.topic for topic in topics])
     return [topic for topic in topics if topic.topic in allowed]
 
 
@@ -180,10 +179,7 @@ def logged_in_as(request: web.Request) -> str | None:
 
 def named_topic(request: web.Request) -> TopicName | None:
     """Return the topic that the path of a request names."""
-    match = request.match_info
-    if not {"tenant", "namespace", "topic"} <= match.keys():
-        return None
-    return TopicName("persistent", match["tenant"], match["namespace"], match["topic"])
+    return topic_name(request) if {"tenant", "namespace", "topic"} <= request.match_info.keys() else None
 
 
 def cookie_name(request: web.Request) -> str:

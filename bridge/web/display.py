@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from bridge import times
 from bridge.protocol.topic_name import TopicName
 
 NOTHING: Final = "\N{EN DASH}"
@@ -75,12 +76,7 @@ def instant(ms: float | None) -> str:
 
 def rfc3339(ms: float | None) -> str:
     """Return a point in time as programs read it; empty where there is none or it has no date."""
-    if ms is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return ""
+    return "" if ms is None else times.rfc3339(ms) or ""
 
 
 def away(ms: float | None, now_ms: float) -> str:

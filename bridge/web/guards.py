@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
+from bridge.config import LOOPBACK
 from bridge.web.requests import BRIDGE, refused
 
 log = structlog.get_logger(__name__)
@@ -15,7 +16,6 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HARMLESS_METHODS = ("GET", "HEAD")
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -49,10 +49,10 @@ async def refuse_other_sites(request: web.Request, handler: Handler) -> web.Stre
 def _foreign_host(request: web.Request) -> str | None:
     """Where nobody is asked for a token, a name that leads here by another's DNS must not lead in."""
     settings = request.app[BRIDGE].settings
-    if settings.access != "off" or settings.web_host not in LOOPBACK_NAMES:
+    if settings.access != "off" or settings.web_host not in LOOPBACK:
         return None
     host = host_name(request.host)
-    if host in {*LOOPBACK_NAMES, settings.web_host.lower(), settings.advertised_address.lower()}:
+    if host in {*LOOPBACK, settings.web_host.lower(), settings.advertised_address.lower()}:
         return None
     return f"not served under the host name {host[:100]!r}"
 

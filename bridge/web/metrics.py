@@ -15,7 +15,7 @@ from bridge.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.web.exposition import Exposition, Family, escaped, labels_text
-from bridge.web.views import due_within, earliest_ms
+from bridge.web.views import DUE_WITHIN_S, due_within, earliest_ms
 from tracker import SubscriptionView, TopicIndex
 from tracker.lifecycle import partitions_in_memory
 
@@ -27,7 +27,6 @@ BRIDGE = ("cluster",)
 TOPIC = ("cluster", "namespace", "topic")
 SUBSCRIPTION = (*TOPIC, "subscription")
 ROLES = ("owner", "standby", "opening")
-DUE_WITHIN_S = (60, 3_600, 86_400)
 LATENESS_TOLD_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000)
 """Bounds of the lateness histogram as it is told: some of those it is kept with."""
 
@@ -151,7 +150,7 @@ def _index_samples(told: Exposition, index: TopicIndex, labels: str) -> None:
 
 
 def _rebuild_samples(told: Exposition, topic: TrackedTopic, labels: str) -> None:
-    status = next(iter(topic.upkeep.rebuilds), None) if topic.upkeep is not None else None
+    status = topic.last_rebuild
     if status is None:
         return
     ended = status.finished_ms
@@ -191,7 +190,7 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
 def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:
     told.add("pending_entries", labels, index.counts.pending(view))
     told.add("ack_holes", labels, view.acks.holes)
-    for label, due in zip(_BOUNDS, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
+    for label, due in zip(_BOUNDS, due_within(index, view, now_ms), strict=True):
         told.add("due_within_entries", labels + label, due)
 
 

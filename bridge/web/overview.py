@@ -12,14 +12,13 @@ from bridge import limits
 from bridge.subscription_stats import Lateness
 from bridge.tracked_topic import TrackedTopic
 from bridge.warned import Severity, Warned
-from bridge.web.views import due_within, lateness_answer, pending_of
+from bridge.web.views import DUE_WITHIN_S, due_within, lateness_answer, pending_of
 
 if TYPE_CHECKING:
     from bridge.app import Bridge
 
 VERSION = importlib.metadata.version("pulsar-delay-bridge")
 """Read once: it is in a file."""
-DUE_WITHIN_S = (60, 3_600, 86_400)
 CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
 
@@ -82,7 +81,7 @@ def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
     index = topic.index
     for view in () if index is None else index.views().values():
         assert index is not None
-        for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms, DUE_WITHIN_S), strict=True):
+        for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms), strict=True):
             due[bound] += count
 
 

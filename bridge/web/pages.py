@@ -7,16 +7,15 @@ from typing import Any
 from aiohttp import web
 
 from bridge import limits
-from bridge.protocol.topic_name import TopicName
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.web import static_files
-from bridge.web.access import ACCESS, CALLER, Permission, may, visible
+from bridge.web.access import ACCESS, CALLER, Permission, may, visible_topics
 from bridge.web.action_routes import ACTIONS
 from bridge.web.overview import overview_answer
 from bridge.web.overview_page import overview_values, topics_query
 from bridge.web.rendering import large_page, load_templates, page
-from bridge.web.requests import BRIDGE
+from bridge.web.requests import BRIDGE, topic_name
 from bridge.web.status_page import status_values
 from bridge.web.topic_list import topic_rows
 from bridge.web.topic_page import topic_values
@@ -39,7 +38,7 @@ async def overview_page(request: web.Request) -> web.Response:
     """Show the bridge as a whole, and a page of its topics."""
     now_ms = wall_clock_ms()
     query = topics_query(request.query)
-    topics = await _topics(request)
+    topics = await visible_topics(request)
     overview = await overview_answer(request.app[BRIDGE], topics, now_ms)
     rows = await topic_rows(topics, query.filter, query.sort, descending=query.order == "desc")
     shown = rows[query.offset : query.offset + query.limit]
@@ -50,8 +49,7 @@ async def overview_page(request: web.Request) -> web.Response:
 @routes.get("/topic/{tenant}/{namespace}/{topic}")
 async def topic_page(request: web.Request) -> web.Response:
     """Show one topic partition; where another bridge owns it, what is known here and the way there."""
-    match = request.match_info
-    name = str(TopicName("persistent", match["tenant"], match["namespace"], match["topic"]))
+    name = str(topic_name(request))
     known = request.app[BRIDGE].topics
     topic = None if known is None else known.get(name)
     if topic is None:
@@ -83,11 +81,6 @@ def _actor(request: web.Request) -> str | None:
     return None if request.app[ACCESS].mode == "off" else request[CALLER].name
 
 
-async def _topics(request: web.Request) -> list[TrackedTopic]:
-    known = request.app[BRIDGE].topics
-    return [] if known is None else await visible(request, known.all())
-
-
 async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any]], str | None]:
     """The latest acts on a topic among the latest of all, and why some may be missing."""
     acts = request.app[ACTIONS]
@@ -101,10 +94,9 @@ async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any
 def _topic_values(topic: TrackedTopic, actions: list[dict[str, Any]] | None, *, can_steer: bool) -> dict[str, Any]:
     now_ms = wall_clock_ms()
     upkeep = topic.upkeep
-    rebuilds = [] if upkeep is None else [status.answer(now_ms) for status in upkeep.rebuilds]
     return topic_values(
         topic_stats(topic),
-        rebuilds[0] | {"earlier": rebuilds[1:]} if rebuilds else None,
+        None if upkeep is None else upkeep.rebuilds_answer(),
         None if upkeep is None or upkeep.audit is None else upkeep.audit.answer(),
         actions,
         now_ms,

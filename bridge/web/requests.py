@@ -27,13 +27,18 @@ def refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
     return kind(text=json.dumps({"reason": reason}), content_type="application/json")
 
 
+def topic_name(request: web.Request) -> TopicName:
+    """Return the topic that the path of a request names; the path has to name one."""
+    match = request.match_info
+    return TopicName("persistent", match["tenant"], match["namespace"], match["topic"])
+
+
 def tracked_topic(request: web.Request) -> TrackedTopic:
     """Return the topic partition that a request names.
 
     Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
     """
-    match = request.match_info
-    name = str(TopicName("persistent", match["tenant"], match["namespace"], match["topic"]))
+    name = str(topic_name(request))
     topics = request.app[BRIDGE].topics
     topic = None if topics is None else topics.get(name)
     if topic is None:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from bridge import limits
 from bridge.surroundings import wall_clock_ms
-from bridge.web.access import visible
+from bridge.web.access import visible_topics
 from bridge.web.overview import overview_answer
 from bridge.web.requests import (
     BRIDGE,
@@ -41,15 +41,14 @@ DEFAULT_BARS = 300
 async def overview(request: web.Request) -> web.Response:
     """Tell of the bridge as a whole, and of the topics that the caller may see added up."""
     bridge = request.app[BRIDGE]
-    topics = [] if bridge.topics is None else await visible(request, bridge.topics.all())
+    topics = await visible_topics(request)
     return web.json_response(await overview_answer(bridge, topics, wall_clock_ms()))
 
 
 @routes.get(f"{ROOT}/topics")
 async def topics(request: web.Request) -> web.Response:
     """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
-    known = request.app[BRIDGE].topics
-    found = [] if known is None else await visible(request, known.all())
+    found = await visible_topics(request)
     rows = await topic_rows(
         found, request.query.get("filter", ""), _sorted_by(request), descending=_descending(request)
     )

@@ -16,10 +16,10 @@ routes = web.RouteTableDef()
 async def rebuild_status(request: web.Request) -> web.Response:
     """Tell of the last rebuilds, the newest first."""
     topic = tracked_topic(request)
-    answers = [status.answer(wall_clock_ms()) for status in _upkeep(topic).rebuilds]
-    if not answers:
+    answer = _upkeep(topic).rebuilds_answer()
+    if answer is None:
         raise refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
-    return web.json_response(answers[0] | {"earlier": answers[1:]})
+    return web.json_response(answer)
 
 
 @routes.put(f"{TOPIC}/rebuild")

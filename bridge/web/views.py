@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,13 +13,16 @@ from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import TrackedTopic
 from tracker import SubscriptionView, TimePartition, TopicIndex
 
+DUE_WITHIN_S = (60, 3_600, 86_400)
+"""A minute, an hour, a day: what comes due within is told."""
+
 
 def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
     """One row of the list of tracked topic partitions."""
     index = topic.index
     harvested = None if index is None else index.harvested_position
     stats = [each.stats for each in topic.subscriptions.values()]
-    rebuild = None if topic.upkeep is None else next(iter(topic.upkeep.rebuilds), None)
+    rebuild = topic.last_rebuild
     return {
         "topic": topic.topic,
         "role": topic.role,
@@ -73,9 +75,9 @@ def earliest_ms(topic: TrackedTopic) -> int | None:
     return min((due for view in index.views().values() if (due := index.next_due_ms(view)) is not None), default=None)
 
 
-def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int, bounds_s: Sequence[int]) -> list[int]:
-    """About how many entries a subscription has pending that come due within each of some times, in ascending order."""
-    return index.counts.about(now_ms, [now_ms + bound * 1000 for bound in bounds_s], view)
+def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int) -> list[int]:
+    """About how many entries a subscription has pending that come due within each of DUE_WITHIN_S."""
+    return index.counts.about(now_ms, [now_ms + bound * 1000 for bound in DUE_WITHIN_S], view)
 
 
 async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | None = None) -> str:
