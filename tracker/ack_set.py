@@ -163,6 +163,14 @@ class AckSet:
         """Return copies of the bitmaps of single acks, by ledger, up to and including a ledger."""
         return {ledger: BitMap(bitmap) for ledger, bitmap in self._ledgers.items() if ledger <= last_ledger}
 
+    def single_acks_upto(self, upto: Position) -> int:
+        """Return how many entries above the mark-delete position, up to and including a position, are acked."""
+        return sum(
+            len(bitmap) if ledger < upto.ledger else bitmap.rank(min(upto.entry, MAX_ENTRY)) if upto.entry >= 0 else 0
+            for ledger, bitmap in self._ledgers.items()
+            if ledger <= upto.ledger
+        )
+
     def newly_acked(self, before: AckSet) -> Iterator[tuple[int, Any]]:
         """Yield (ledger, bitmap) of the single acks that an earlier state of the same cursor does not have."""
         for ledger, bitmap in self._ledgers.items():

@@ -1,7 +1,11 @@
-"""What cannot be read any more: set aside, reported, and the rest brought to safety."""
+"""What cannot be read any more: set aside, reported, and the rest brought to safety.
+
+And what was left out on purpose, to be read later: it is missing in the same way, with nothing to report.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 _HIGHEST = Position(2**63 - 1, 2**63 - 1)
 _LOST_BLOCKS = 2**62
 """Numbers of quarantine records from here on are of positions whose due times are not known."""
+_LEFT_OUT = 2**61
+"""Those from here on, and below the others, are of positions that nobody has read yet."""
 
 
 class DamagedRange(NamedTuple):
@@ -52,11 +58,19 @@ class Damage:
     @property
     def ranges(self) -> list[DamagedRange]:
         """What was lost and is not filled again, in due order."""
+        return self._ranges([number for number in self._known if not _LEFT_OUT <= number < _LOST_BLOCKS])
+
+    @property
+    def missing(self) -> list[DamagedRange]:
+        """What is to be filled: what was lost, and what was left out."""
+        return self._ranges(self._known)
+
+    def _ranges(self, numbers: Iterable[int]) -> list[DamagedRange]:
         width = self._index.partition_width_ms
         found = []
-        for number in sorted(self._known):
+        for number in sorted(numbers):
             entries, _, lowest, highest = decode_counters(self._known[number])
-            if number < _LOST_BLOCKS:
+            if number < _LEFT_OUT:
                 found.append(DamagedRange(number * width, (number + 1) * width, entries, lowest, highest))
             else:
                 found.append(DamagedRange(0, MAX_TIMESTAMP_MS + 1, entries, lowest, highest))
@@ -120,6 +134,14 @@ class Damage:
         batch.put(self._keys.quarantine(number), record)
         self._store.write(batch)
         self._known[number] = record
+
+    def stage_left_out(self, batch: Any, after: Position, upto: Position) -> Callable[[], None]:
+        """Put into a batch that nothing in (after, upto] was read; call what is returned once it is written."""
+        number = max((known for known in self._known if known < _LOST_BLOCKS), default=0)
+        number = max(number + 1, _LEFT_OUT)
+        record = encode_counters(0, 0, Position(after.ledger, after.entry + 1), upto)
+        batch.put(self._keys.quarantine(number), record)
+        return lambda: self._known.__setitem__(number, record)
 
     # --- moving out
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from tracker import limits
 from tracker.entries import DueEntry
 from tracker.errors import StoreError
-from tracker.keys import key_time, successor, time_bound
+from tracker.keys import KEY, key_time, successor, time_bound
 from tracker.partitions import PartitionTable
 from tracker.reader import DiskReader
 from tracker.view import SubscriptionView
@@ -56,6 +56,13 @@ class DueReader:
         if view.has_expedited:
             return 0
         late, ahead = view.first_late(), self._ahead_ms(view)
+        if late is None:
+            return ahead
+        return key_time(late) if ahead is None else min(key_time(late), ahead)
+
+    def first_waiting_ms(self, view: SubscriptionView) -> int | None:
+        """Return when the first entry is due that nobody has or acked. See `TopicIndex.first_waiting_ms`."""
+        late, ahead = view.first_late(), self._first_ahead_ms(view)
         if late is None:
             return ahead
         return key_time(late) if ahead is None else min(key_time(late), ahead)
@@ -117,6 +124,33 @@ class DueReader:
             view.peeked = (self._version, view.cursor, None if key is None else key_time(key))
         return view.peeked[2]
 
+    def _first_ahead_ms(self, view: SubscriptionView) -> int | None:
+        """Look at or after the cursor, in time partitions that hold something for the view."""
+        known = view.first_ahead
+        if known is not None and known[:2] == (self._version, view.cursor) and not _is_taken(view, known[2]):
+            return key_time(known[2])
+        looked = 0
+        for partition in self._table.between(view.cursor, _NEVER):
+            looked += 1
+            taken = view.counter.acked_in(partition.number) + view.held_in(partition.number)
+            if partition.entries > taken:
+                for key in self._keys(max(view.cursor, partition.first_key), partition.end_key):
+                    if not _is_taken(view, key):
+                        view.first_ahead = (self._version, view.cursor, key)
+                        return key_time(key)
+                    looked += 1
+                    if looked > limits.FIRST_WAITING_LOOKS:
+                        return key_time(key)
+            if looked > limits.FIRST_WAITING_LOOKS:
+                return key_time(partition.end_key)
+        return None
+
+    def _keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        window = self.window
+        if window.covers(start) and end <= window.high:
+            return (due.key for due in window.slice(start, end))
+        return self._disk.keys(start, end)
+
     def _extend_window(self, end: bytes, limit: int) -> bool:
         window = self.window
         room = window.budget_bytes * limits.NEAR_TERM_FILL - window.bytes_held
@@ -137,3 +171,9 @@ class DueReader:
 
 def _size(entries: list[DueEntry]) -> int:
     return sum([len(due.raw) for due in entries])
+
+
+def _is_taken(view: SubscriptionView, key: bytes) -> bool:
+    """Whether an entry is acked or handed out."""
+    _, ledger, entry = KEY.unpack(key)
+    return view.acks.contains(ledger, entry) or (ledger, entry) in view.outstanding

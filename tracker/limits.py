@@ -38,6 +38,9 @@ RELEASE_FACTOR = 4
 SCAN_FACTOR = 4
 """A call that may return n entries looks at no more than this many times n, however many of them are acked."""
 
+FIRST_WAITING_LOOKS = 500
+"""Keys looked at for the first one that waits: half a millisecond."""
+
 LATE_KEYS_MAX = 100_000
 """Keys a view remembers behind its cursor; beyond that the cursor moves back and reads them again."""
 

@@ -14,10 +14,12 @@ _TOPIC, _PAGE, _JOURNAL, _VIEW, _ACKS, _COUNTS, _EXPEDITED, _BULK = b"T", b"G", 
 _MOVED, _QUARANTINED = b"M", b"Q"
 _PARTITION = b"P"  # counters of one partition: format 1
 _NUMBER = struct.Struct(">Q")
-_TOPIC_RECORD = struct.Struct(">QQQq?" + "?qq" * 3)
+_TOPIC_RECORD = struct.Struct(">QQQq?" + "?qq" * 3 + "q")
+_TOPIC_RECORD_2 = struct.Struct(">QQQq?" + "?qq" * 3)
 _TOPIC_RECORD_1 = struct.Struct(">Q" + "?qq" * 3)
 _PARTITION_RECORD = struct.Struct(">QQqqqq")
-_VIEW_RECORD = struct.Struct(">?qq?q")
+_VIEW_RECORD = struct.Struct(">?qq?qq")
+_VIEW_RECORD_3 = struct.Struct(">?qq?q")
 _VIEW_RECORD_2 = struct.Struct(">?qq?")
 _VIEW_RECORD_1 = struct.Struct(">?qq")
 
@@ -29,6 +31,7 @@ class TopicRecord:
     `written` numbers the writes that changed entries or pages, `stored` is the last of them that all stored pages of
     partition counters include. `dropped` is the highest position that ever was in a dropped time partition,
     `dropped_number` the highest number of such a partition. `second`: entries are in the topic's second column family.
+    `identity` tells this topic from another one of its name; 0 where nobody knows.
     """
 
     partition_width_ms: int
@@ -39,6 +42,7 @@ class TopicRecord:
     stored: int = 0
     dropped_number: int = -1
     second: bool = False
+    identity: int = 0
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -46,19 +50,22 @@ class TopicRecord:
         for position in (self.harvested, self.floor, self.dropped):
             fields += [position is not None, *(position or (0, 0))]
         numbers = (self.partition_width_ms, self.written, self.stored, self.dropped_number)
-        return _TOPIC_RECORD.pack(*numbers, self.second, *fields)
+        return _TOPIC_RECORD.pack(*numbers, self.second, *fields, self.identity)
 
     @classmethod
     def decode(cls, record: bytes) -> TopicRecord:
-        """Read the stored form, of format 1 too."""
+        """Read the stored form, or one of the two before it."""
         if is_first_format(record):
             width, *fields = _TOPIC_RECORD_1.unpack(record)
-            written, stored, dropped_number, second = 0, 0, -1, False
+            written, stored, dropped_number, second, identity = 0, 0, -1, False, 0
+        elif len(record) == _TOPIC_RECORD_2.size:
+            width, written, stored, dropped_number, second, *fields = _TOPIC_RECORD_2.unpack(record)
+            identity = 0
         else:
-            width, written, stored, dropped_number, second, *fields = _TOPIC_RECORD.unpack(record)
+            width, written, stored, dropped_number, second, *fields, identity = _TOPIC_RECORD.unpack(record)
         positions = [Position(*fields[at + 1 : at + 3]) if fields[at] else None for at in (0, 3, 6)]
         harvested, floor, dropped = positions
-        return cls(width, harvested, floor, dropped, written, stored, dropped_number, second)
+        return cls(width, harvested, floor, dropped, written, stored, dropped_number, second, identity)
 
 
 def is_first_format(record: bytes) -> bool:
@@ -155,29 +162,35 @@ def decode_counters(record: bytes) -> tuple[int, int, Position, Position]:
 class StoredView(NamedTuple):
     """A view without its acks; `counted`: its stored counters include all stored acks.
 
-    `dispatched_until_ms`: nothing was handed to a consumer later than that; -1 where nobody knows.
+    `dispatched_until_ms`: nothing was handed to a consumer later than that; -1 where nobody knows. `history`: of which
+    history of the broker's cursor the acks are; 0 where nobody knows.
     """
 
     covered: bool
     mark_delete: Position
     counted: bool
     dispatched_until_ms: int = -1
+    history: int = 0
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        return _VIEW_RECORD.pack(self.covered, *self.mark_delete, self.counted, self.dispatched_until_ms)
+        fields = (*self.mark_delete, self.counted, self.dispatched_until_ms, self.history)
+        return _VIEW_RECORD.pack(self.covered, *fields)
 
     @classmethod
     def decode(cls, record: bytes) -> StoredView:
-        """Read the stored form, or one of the two before it, which ended sooner."""
+        """Read the stored form, or one of the three before it, which ended sooner."""
         if len(record) == _VIEW_RECORD_1.size:
             covered, ledger, entry = _VIEW_RECORD_1.unpack(record)
             return cls(covered, Position(ledger, entry), False)
         if len(record) == _VIEW_RECORD_2.size:
             covered, ledger, entry, counted = _VIEW_RECORD_2.unpack(record)
             return cls(covered, Position(ledger, entry), counted)
-        covered, ledger, entry, counted, until = _VIEW_RECORD.unpack(record)
-        return cls(covered, Position(ledger, entry), counted, until)
+        if len(record) == _VIEW_RECORD_3.size:
+            covered, ledger, entry, counted, until = _VIEW_RECORD_3.unpack(record)
+            return cls(covered, Position(ledger, entry), counted, until)
+        covered, ledger, entry, counted, until, history = _VIEW_RECORD.unpack(record)
+        return cls(covered, Position(ledger, entry), counted, until, history)
 
 
 def check_width(record: TopicRecord, topic: str, width_ms: int) -> None:

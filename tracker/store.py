@@ -18,6 +18,7 @@ from tracker import limits
 from tracker.damage_notes import DamageNotes
 from tracker.database import NotOpen, TopicFamily, family_options, open_database
 from tracker.errors import DataDirectoryLocked, StoreError, UnsupportedFormat
+from tracker.private_files import keep_private
 
 DATA_FORMAT = 2
 """Version of the records and keys this code writes; 1 is read, and brought up to this topic by topic."""
@@ -25,6 +26,8 @@ DATA_FORMAT = 2
 _FORMAT_KEY = b"!format"
 _FAMILY_PREFIXES = ("topic:", "second:")
 _LOCK_NAME = "bridge.lock"
+_DATABASE_NAME = "CURRENT"
+"""A file of RocksDB's: a copy of a data directory may lack ours."""
 _PROBE_NAME = "bridge.probe"
 
 
@@ -47,6 +50,8 @@ class Store:
         """Use `Store.open`."""
         self.path = path
         self.failure: str | None = None
+        self.exposed: str | None = None
+        """Why others may look into the data directory; None when they cannot."""
         self._lock = lock
         self._database = database
         self._cache = cache
@@ -65,7 +70,7 @@ class Store:
         "drop" (of a topic's column family), on the thread that does it. What it raises is taken for the disk's answer.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            exposed = keep_private(path, _LOCK_NAME, _DATABASE_NAME)
         except OSError as error:
             raise StoreError(f"cannot create the data directory {path}: {error}") from error
         # Not bound to a thread: the bridge may open and close from different ones.
@@ -81,6 +86,7 @@ class Store:
             notes = DamageNotes(path)
             database = open_database(path, cache, notes)
             store = cls(path, lock, database, cache, notes, at_boundary)
+            store.exposed = exposed
         except Exception as error:
             lock.release()
             raise StoreError(f"cannot open the data directory {path}: {error}") from error

@@ -116,6 +116,16 @@ class TopicIndex:
         return self._record.floor
 
     @property
+    def identity(self) -> int:
+        """What tells this topic from another one of its name; 0 before `identify`."""
+        return self._record.identity
+
+    def identify(self, identity: int) -> None:
+        """Note what tells this topic from another one of its name. Raises StoreError."""
+        if identity != self._record.identity:
+            self._write_topic(replace(self._record, identity=identity))
+
+    @property
     def entries(self) -> int:
         """How many entries are stored."""
         return self.table.entries
@@ -174,6 +184,16 @@ class TopicIndex:
         if self._record.harvested is not None:
             raise StoreError(f"the index of {self.topic} has begun already, at {self._record.floor}")
         self._write_topic(replace(self._record, harvested=position, floor=position))
+
+    def skip_to(self, position: Position) -> None:
+        """Go on behind a position: what lies between is left out, and listed in `damage.missing` until it is filled.
+
+        One write. Raises StoreError; then nothing changed.
+        """
+        batch = self._store.new_batch()
+        left_out = self.damage.stage_left_out(batch, self._harvested(), position)
+        self._write_topic(replace(self._record, harvested=position), batch)
+        left_out()
 
     def add(self, entries: Sequence[NewEntry], harvested_position: Position, now_ms: int) -> None:
         """Append harvested entries and move the harvested position, in one write.
@@ -261,6 +281,13 @@ class TopicIndex:
         A lower bound: it may be the time of an acked entry or of the end of the near-term window.
         """
         return self._due.next_due_ms(view)
+
+    def first_waiting_ms(self, view: SubscriptionView) -> int | None:
+        """Return the due time of the first entry that is neither acked nor handed out; None without any.
+
+        Exact, unless so many acked ones lie before it that looking on would take too long: a lower bound then.
+        """
+        return self._due.first_waiting_ms(view)
 
     def deliver_now(self, view: SubscriptionView, position: Position) -> Standing:
         """Have a pending entry handed out next, without regard to its due time; return how it stood.

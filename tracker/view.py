@@ -34,12 +34,16 @@ class SubscriptionView:
         self.covered = covered
         self.dispatched_until_ms = -1
         """No entry was handed to a consumer later than that, by whoever had this index; -1 when nobody knows."""
+        self.history = 0
+        """Of which history of the broker's cursor the acks are: persisted with them; 0 when nobody knows."""
         self.was_reset = False
         """Whether the stored acks may hold some that were taken back since."""
         self.cursor = FIRST_KEY
         self.outstanding: dict[tuple[int, int], bytes] = {}
         self.peeked: tuple[int, bytes, int | None] | None = None
         """The index's cache of a disk look-up: (index version, cursor, time of the first entry)."""
+        self.first_ahead: tuple[int, bytes, bytes] | None = None
+        """The index's cache of the first key that waits: (index version, cursor, key)."""
         self._width = partition_width_ms
         self._late: Any = SortedList()
         self._late_keys: dict[tuple[int, int], bytes] = {}

@@ -123,6 +123,7 @@ class ViewRecords:
         acks = AckSet.load(stored.mark_delete, self._numbered_records(self._keys.acks(name)))
         view = SubscriptionView(name, self._width, acks, stored.covered)
         view.dispatched_until_ms = stored.dispatched_until_ms
+        view.history = stored.history
         for page_number, counts in self._numbered_records(self._keys.counts(name)):
             view.counter.load(page_number, counts, table)
         if not stored.counted:
@@ -168,4 +169,5 @@ class ViewRecords:
 
 
 def _record(view: SubscriptionView) -> bytes:
-    return StoredView(view.covered, view.mark_delete_position, view.counter.settled, view.dispatched_until_ms).encode()
+    settled, until_ms = view.counter.settled, view.dispatched_until_ms
+    return StoredView(view.covered, view.mark_delete_position, settled, until_ms, view.history).encode()
