@@ -26,7 +26,7 @@ RUN mkdir -p /usr/share/man/man1 \
     && java --list-modules | grep -q jdk.incubator.vector
 # A user with a name: Hadoop's login, which Spark goes through, fails for a number without one.
 RUN useradd --system --uid 10001 --user-group --home-dir /var/lib/delay-bridge --create-home delay-bridge \
-    && install --directory --owner=delay-bridge --group=delay-bridge /var/lib/spark-output
+    && install --directory --mode=0700 --owner=delay-bridge --group=delay-bridge /var/lib/spark-output
 COPY --from=packages /opt/delay-bridge /opt/delay-bridge
 ENV PATH=/opt/delay-bridge/bin:$PATH \
     PYTHONUNBUFFERED=1 \

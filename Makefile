@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long soak proto lock clean
+.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -36,6 +36,9 @@ rebuild-long: $(STAMP) ## lost indexes with many messages, on one and on several
 race-long: $(STAMP) ## ten thousand cancels around the due time
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_steering.py -k races $(ARGS)
 
+interleavings: $(STAMP) ## a hundred random orders of seeks, resets, unloads, deletions and ends of two bridges and their broker
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest -s tests/broker/test_interleavings.py $(ARGS)
+
 lint: $(STAMP)   ## style and types
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -57,6 +60,9 @@ bench-rebuild: $(STAMP) ## the rebuild by Spark beside the broker's own, and liv
 
 bench-operators: $(STAMP) ## pages, REST and scrapes with 100 million pending and 500 topics, and beside live traffic; into benchmarks/results
 	$(BIN)/python -m benchmarks.operators $(OPERATORS_ARGS)
+
+lowest: $(STAMP) ## the wheel and its tests with every dependency at the lowest version that pyproject.toml declares
+	$(BIN)/python -m tools.check_lowest
 
 proto: $(STAMP)  ## regenerate the protocol modules from pulsar.proto
 	$(BIN)/python -m tools.generate_protocol
