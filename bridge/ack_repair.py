@@ -14,8 +14,13 @@ from tracker import AckSet
 log = structlog.get_logger(__name__)
 
 
-async def repair(subscription: TrackedSubscription, acks: AckSet, ledger_sizes: dict[int, int]) -> None:
-    """Ack again what the bridge knows to be acked and the broker's cursor, `acks`, does not have."""
+async def repair(
+    subscription: TrackedSubscription, generation: int, acks: AckSet, ledger_sizes: dict[int, int]
+) -> None:
+    """Ack again what the bridge knows to be acked and the broker's cursor, `acks`, does not have.
+
+    Only as long as the subscription's generation is the given one: after a seek that would undo it.
+    """
     if subscription.view is None or subscription.repairing:
         return
     forgotten = subscription.view.acks.missing_in(acks, ledger_sizes)
@@ -25,7 +30,7 @@ async def repair(subscription: TrackedSubscription, acks: AckSet, ledger_sizes: 
     subscription.repairing = True
     count = 0
     try:
-        while batch and subscription.acknowledge_again(batch):
+        while batch and subscription.generation == generation and subscription.acknowledge_again(batch):
             count += len(batch)
             await asyncio.sleep(limits.REPAIR_PAUSE_S)
             batch = _some(forgotten)

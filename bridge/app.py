@@ -6,13 +6,13 @@ import socket
 import structlog
 from aiohttp import web
 
-from bridge import limits
 from bridge.action_log import ActionLog
 from bridge.broker.admin import AdminClient
-from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
+from bridge.candidates import Peers
 from bridge.config import LOOPBACK, Settings
 from bridge.gateway.listener import Gateway
+from bridge.readiness import Readiness
 from bridge.spark_job import SparkSettings
 from bridge.surroundings import Surroundings, wall_clock_ms
 from bridge.topics import SyncLoop, Topics
@@ -35,7 +35,7 @@ class Bridge:
         self.settings = settings
         self.port = settings.port
         self.web_port = settings.web_port
-        self.not_ready: str | None = "starting"
+        self._readiness = Readiness()
         self.started_ms = wall_clock_ms()
         self.actions = ActionLog(settings.data_dir)
         self.topics: Topics | None = None
@@ -45,6 +45,16 @@ class Bridge:
         self._admin: AdminClient | None = None
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why clients are not served; None while they are."""
+        return self._readiness.reason
+
+    @property
+    def exposed(self) -> str | None:
+        """Why other users of this machine may look into the data directory; None when they cannot."""
+        return None if self._store is None else self._store.exposed
 
     def delivered(self) -> int:
         """Messages dispatched so far."""
@@ -84,6 +94,8 @@ class Bridge:
         settings = self.settings
         token = settings.broker_token.get_secret_value() if settings.broker_token else None
         self._store = await asyncio.to_thread(Store.open, settings.data_dir)
+        if self._store.exposed is not None:
+            log.warning("the data directory is not private", reason=self._store.exposed)
         try:
             self._admin = AdminClient(settings.broker_web_url, token)
             self._pool = BrokerPool(settings.broker_service_url, token)
@@ -102,6 +114,7 @@ class Bridge:
                 syncing.mark_dirty,
                 syncing.synced,
                 _spark_settings(settings),
+                peers=_peers(settings),
             )
             self.topics = Topics(around, syncing)
             self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
@@ -116,12 +129,12 @@ class Bridge:
         except BaseException:
             await self.stop()
             raise
-        self._watch = asyncio.get_running_loop().create_task(self._watch_broker())
+        self._watch = asyncio.get_running_loop().create_task(self._readiness.watch(self._pool, self._admin))
         log.info("bridge is up", service_url=self.advertised_url, web_port=self.web_port)
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then everything closed."""
-        self.not_ready = "stopping"
+        self._readiness.stop()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -149,21 +162,6 @@ class Bridge:
         self.web_port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening).start()
 
-    async def _watch_broker(self) -> None:
-        """Keep `not_ready` true to life."""
-        assert self._pool is not None
-        while True:
-            try:
-                await self._pool.connection()
-                if self.not_ready is not None:
-                    log.info("broker is there", broker=self.settings.broker_service_url)
-                self.not_ready = None
-            except BrokerError as error:
-                if self.not_ready != str(error):
-                    log.warning("waiting for the broker", reason=str(error))
-                self.not_ready = str(error)
-            await asyncio.sleep(limits.BROKER_CHECK_S)
-
 
 def _bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises StartError naming the address."""
@@ -180,6 +178,11 @@ def _bind(host: str, port: int) -> socket.socket:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     listening.setblocking(False)
     return listening
+
+
+def _peers(settings: Settings) -> Peers:
+    secret = settings.cluster_secret
+    return Peers(None if secret is None else secret.get_secret_value(), settings.peer_urls.split())
 
 
 def _spark_settings(settings: Settings) -> SparkSettings:

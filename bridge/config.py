@@ -105,6 +105,16 @@ class Settings(BaseSettings):
         description="where other bridges send callers to whose topic this one owns; by default http, "
         "`advertised_address` (`web_host` if that is loopback) and `web_port`",
     )
+    cluster_secret: SecretStr | None = Field(
+        default=None,
+        description="the same for all bridges of a cluster, which know each other by it; at least 16 characters; "
+        "without one, by the role that the broker knows them by",
+    )
+    peer_urls: str = Field(
+        default="",
+        description="URLs that other bridges may have, service and web URL, separated by blanks, `*` for a part "
+        "between dots; by default any",
+    )
     access: Literal["off", "token", "pulsar"] | None = Field(
         default_factory=lambda known: default_access(known["web_host"]),
         description="who may use REST and pages: off (everybody), token, or pulsar (the caller's own Pulsar token)",
@@ -161,7 +171,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"not a setting of Spark: {each!r} (expected key=value, separated by blanks)")
         return value
 
-    @field_validator("web_token", "web_read_token")
+    @field_validator("web_token", "web_read_token", "cluster_secret")
     @classmethod
     def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]*", value.get_secret_value()):

@@ -62,6 +62,32 @@ class Redelivery(NamedTuple):
         """Put an offer off."""
         return cls(offer.key, offer.message_count, offer.redelivery_count, offer.ack_set, offer.again)
 
+    def acked_partly(self, ack_set: Sequence[int]) -> "Redelivery":
+        """Some messages of it are acked."""
+        return self._replace(ack_set=still_unacked(self.ack_set, ack_set, self.message_count))
+
+    def offer(self, position: PositionKey, raw: bytes) -> Offer:
+        """Offer it (again)."""
+        ledger, entry = position
+        count, again = self.redelivery_count, self.again
+        return Offer(ledger, entry, self.message_count, self.key, raw, count, self.ack_set, again=again)
+
+
+def still_unacked(before: tuple[int, ...], ack_set: Sequence[int], message_count: int) -> tuple[int, ...]:
+    """What is left of a batch that was acked partly, and partly again.
+
+    64-bit words, bits: 1 = still unacked; words that are missing at the end are acked. An empty `before` means that
+    nothing is. What was acked once stays acked, though a client may report from an older state; bits behind the end of
+    the batch mean nothing. Of batches too large for ACK_SET_WORDS_MAX nothing is noted: they come again as a whole.
+    """
+    words, rest = -(-message_count // 64), message_count % 64
+    if words > limits.ACK_SET_WORDS_MAX:
+        return before
+    left = list(ack_set[:words])
+    if len(left) == words and rest:
+        left[-1] &= (1 << rest) - 1
+    return tuple(a & b for a, b in zip(before, left, strict=False)) if before else tuple(left)
+
 
 @dataclass(slots=True)
 class Unacked(Generic[C]):
@@ -151,12 +177,8 @@ class Dispatcher(Generic[C]):
 
     # -- deliveries
 
-    def take_replay(self, limit: int) -> list[tuple[PositionKey, Redelivery]]:
-        """The next entries to deliver again, at most `limit`; they leave `replay`, so offer them or put them back."""
-        return [self.replay.popitem(0) for _ in range(min(limit, len(self.replay)))]
-
     def put_back(self, position: PositionKey, redelivery: Redelivery) -> None:
-        """Undo `take_replay` for one entry."""
+        """An entry that was offered, or was to be, waits in `replay`."""
         self.replay[position] = redelivery
 
     def assign(self, offers: Sequence[Offer]) -> tuple[list[tuple[C, Sequence[Offer]]], Sequence[Offer]]:
@@ -247,13 +269,22 @@ class Dispatcher(Generic[C]):
         self._forget(position, unacked)
         return True
 
-    def ack_partly(self, ledger: int, entry: int, ack_set: tuple[int, ...]) -> None:
-        """Some messages of a batch are acked; `ack_set` bits: 1 = still unacked. Told to the client on redelivery."""
-        unacked = self.unacked.get((ledger, entry))
+    def ack_partly(self, ledger: int, entry: int, ack_set: Sequence[int]) -> tuple[int, ...] | None:
+        """Some messages of a batch are acked; returns what is left of it, None if it is not known here.
+
+        Told to the client on redelivery. What nothing is left of has still to be acked as a whole.
+        """
+        position = (ledger, entry)
+        unacked = self.unacked.get(position)
         if unacked is not None:
-            before = unacked.ack_set
-            # A client may report from an older state: what was acked once stays acked.
-            unacked.ack_set = tuple(a & b for a, b in zip(before, ack_set, strict=False)) if before else ack_set
+            unacked.ack_set = still_unacked(unacked.ack_set, ack_set, unacked.message_count)
+            return unacked.ack_set
+        waiting = self.replay.get(position)
+        if waiting is not None:
+            left: Redelivery = waiting.acked_partly(ack_set)
+            self.replay[position] = left
+            return left.ack_set
+        return None
 
     def advance(self, ledger: int, entry: int) -> int:
         """The broker's mark-delete position moved: what is at or below it is acked. Returns how many entries."""

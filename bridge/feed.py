@@ -38,8 +38,7 @@ class Feed:
         self._queue: deque[StoredEntry] = deque()
         self._queue_bytes = 0
         self._read_position = start
-        self._granted = 0
-        self._message_bytes = float(limits.FEED_FIRST_GUESS_BYTES)  # what a message weighs here, as seen lately
+        self._entry_bytes = float(limits.FEED_FIRST_GUESS_BYTES)  # what an entry weighs here, as seen lately
         self._reader: EntryReader | None = None
         self._heard = 0.0  # when the own reader last gave something
         self._opening: asyncio.Task[None] | None = None
@@ -132,7 +131,7 @@ class Feed:
     def _start_reading(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._reader is not None and now - self._heard > limits.READ_STALL_S:
-            # Not at the tail, so there is more to read: the broker's count of permits went wrong.
+            # Not at the tail, so there is more to read.
             log.debug("feed reads anew", after=str(self._read_position))
             self._reader.close()
             self._reader = None
@@ -155,29 +154,31 @@ class Feed:
             return
         self._reader = reader
         self._heard = asyncio.get_running_loop().time()
-        self._granted = 0
         self._grant()
 
     def _grant(self) -> None:
-        """Keep what is under way plus what is queued within the queue's limits, in entries and in bytes."""
+        """Keep what is under way plus what is queued within the queue's limits, in entries and in bytes.
+
+        For so many permits a broker sends up to as many entries, batches or not.
+        """
         if self._reader is None:
             return
         by_count = limits.FEED_QUEUE_ENTRIES - len(self._queue)
-        by_bytes = int((limits.FEED_QUEUE_BYTES - self._queue_bytes) / self._message_bytes)
+        by_bytes = int((limits.FEED_QUEUE_BYTES - self._queue_bytes) / self._entry_bytes)
         allowed = max(min(by_count, by_bytes, limits.FEED_PERMITS), 0 if self._queue else 1)
-        if self._granted <= allowed // 2:
-            permits = allowed - max(self._granted, 0)
-            if permits > 0:
-                self._granted += permits
-                self._reader.grant(permits)
+        if allowed and self._reader.permits <= allowed // 2:
+            self._reader.top_up(allowed)
 
     def _on_entries(self, entries: list[StoredEntry]) -> None:
         for entry in entries:
-            self._granted -= entry.message_count
-            self._message_bytes += (len(entry.raw) / max(entry.message_count, 1) - self._message_bytes) / 4
+            self._entry_bytes += (len(entry.raw) - self._entry_bytes) / 4
             if entry.deliver_at_ms is None and not entry.marker:
                 self._queue.append(entry)
                 self._queue_bytes += len(entry.raw)
+        if self._reader is not None and self._reader.permits > limits.FEED_PERMITS:
+            # A batch that claims to be of less than no messages gave the broker more permits than the queue holds.
+            self._reader.close()
+            self._reader = None
         self._heard = asyncio.get_running_loop().time()
         last = entries[-1]
         self._read_position = Position(last.ledger, last.entry)
@@ -188,8 +189,3 @@ class Feed:
     def _on_closed(self, reason: str) -> None:
         self._reader = None
         self._wake()
-
-
-def restart_position(checkpoint: Position | None, mark_delete_position: Position) -> Position:
-    """Where a feed starts again: at the broker's mark-delete position, or the checkpoint when that is further."""
-    return mark_delete_position if checkpoint is None else max(checkpoint, mark_delete_position)

@@ -8,7 +8,7 @@ topic again, beside live delivery.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -42,10 +42,11 @@ class GapFiller:
         on_failed: Callable[[StoreError], None],
         rebuild: SparkRebuild,
         admin: AdminClient,
+        reading: Callable[[Awaitable[None]], Awaitable[None]],
     ) -> None:
         """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
 
-        `rebuild`: what fills large gaps.
+        `rebuild`: what fills large gaps; `reading`: waits for a reader, and takes note of why there is none.
         """
         self._topic = topic
         self._connection = connection
@@ -55,6 +56,7 @@ class GapFiller:
         self._on_failed = on_failed
         self._rebuild = rebuild
         self._admin = admin
+        self._wait_for_reading = reading
         self._comparison = Comparison(topic, connection, index)
         self.statuses: deque[RebuildStatus] = deque(maxlen=limits.REBUILDS_KEPT)
         """Of the last gaps, newest first; the newest may be under way."""
@@ -96,28 +98,32 @@ class GapFiller:
         self._on_filled()
 
     async def heal(self) -> None:
-        """Read again what the index has found damaged, until nothing is missing."""
+        """Read what was left out, and again what the index has found damaged, until nothing is missing."""
         async with self._one_at_a_time:
-            while ranges := self._index.damage.ranges:
+            while ranges := self._index.damage.missing:
                 # Every time partition spans nearly all positions: one pass fills them all.
                 after = min(known.lowest for known in ranges)
                 to = max(known.highest for known in ranges)
                 # Where little is known of what is missing, the range may reach beyond the last entry.
                 to = min(to, self._index.harvested_position or to)
-                log.warning(
-                    "reading again what is damaged in the index",
-                    topic=self._topic,
-                    time_partitions=len(ranges),
-                    entries=sum(known.entries for known in ranges),
-                    lowest=str(after),
-                    highest=str(to),
-                )
+                self._tell(after, to)
                 filled = await self._read(Position(after.ledger, after.entry - 1), to)
-                if filled and ranges == self._index.damage.ranges and self._note(self._index.damage.healed):
-                    log.info("what was damaged in the index is there again", topic=self._topic)
+                damaged = bool(self._index.damage.ranges)
+                if filled and ranges == self._index.damage.missing and self._note(self._index.damage.healed):
+                    what = "what was damaged in the index is there again" if damaged else "what was left out is read"
+                    log.info(what, topic=self._topic)
                 else:
                     await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
         self._on_filled()
+
+    def _tell(self, lowest: Position, highest: Position) -> None:
+        places = {"topic": self._topic, "lowest": str(lowest), "highest": str(highest)}
+        if damaged := self._index.damage.ranges:
+            entries = sum(known.entries for known in damaged)
+            what = "reading again what is damaged in the index"
+            log.warning(what, **places, time_partitions=len(damaged), entries=entries)
+        else:
+            log.info("reading what was left out, behind live traffic", **places)
 
     def on_recovered(self) -> None:
         """The store was opened anew: what was filled in may be gone, so begin again."""
@@ -236,8 +242,8 @@ class GapFiller:
                 status.entries_read += len(entries)
                 status.entries_indexed += indexed
 
-        read = read_range(self._connection, self._topic, after, to, store)
-        reading = self._reading = asyncio.get_running_loop().create_task(read)
+        read = self._wait_for_reading(read_range(self._connection, self._topic, after, to, store))
+        reading = self._reading = asyncio.ensure_future(read)
         try:
             await asyncio.wait({reading})
         finally:

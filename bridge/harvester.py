@@ -53,7 +53,6 @@ class Harvester:
         self._connection: BrokerConnection | None = None
         self._reader: EntryReader | None = None
         self._seen_at_check: tuple[Position | None, bool] = (None, False)
-        self._owed = 0  # permits used up and not given again yet
         self.entries_read = 0
         self.position = index.harvested_position
 
@@ -97,11 +96,10 @@ class Harvester:
         assert connection is not None
         self.position = self._index.harvested_position
         assert self.position is not None
-        self._owed = 0
         self._reader = await open_reader(connection, self._topic, self.position, self._on_entries, self._on_closed)
         if self.stalled:  # the index went back meanwhile
             self._reader.close()
-        self._reader.grant(limits.HARVEST_PERMITS)
+        self._reader.top_up(limits.HARVEST_PERMITS)
 
     def close(self) -> None:
         """Stop reading."""
@@ -117,10 +115,8 @@ class Harvester:
             self._stall(error)
             return
         # Granted only when stored: a disk that fails or lags holds the broker back, not memory.
-        self._owed += sum([entry.message_count for entry in entries])
-        if self._owed >= limits.HARVEST_PERMITS // 4:
-            self._reader.grant(self._owed)
-            self._owed = 0
+        if self._reader.permits <= limits.HARVEST_PERMITS * 3 // 4:
+            self._reader.top_up(limits.HARVEST_PERMITS)
         self._on_harvested()
 
     def _stall(self, error: StoreError) -> None:

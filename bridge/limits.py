@@ -12,10 +12,23 @@ MAX_CONNECT_COMMAND_BYTES: Final = 64 * 1024
 """Before CONNECTED a client gets no room for payloads."""
 CLIENT_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 CLIENT_WRITE_LOW_WATER: Final = 1024 * 1024
+CLIENT_UNREAD: Final = 16 * 1024 * 1024
+"""A client that leaves so many bytes unread gets no more commands handled; messages end earlier, at the mark above."""
 SERVER_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 SERVER_WRITE_LOW_WATER: Final = 1024 * 1024
 CLIENT_READ_BYTES: Final = 32 * 1024
 """Read from a client in one turn of the event loop: about 1,500 acks."""
+CLIENT_TURN_S: Final = 0.002
+"""So long one client's commands are worked off before others get their turn."""
+CLIENT_TASKS_AT_ONCE: Final = 100
+"""Lookups, and what needs one, under way for one client; what comes behind waits, in its connection."""
+UPSTREAM_READ_BYTES: Final = 32 * 1024
+"""Read from a broker for one client in one turn."""
+LOG_LINES_AT_ONCE: Final = 20
+LOG_PAUSE_S: Final = 10.0
+"""Of one kind about one address so many lines are written in so many seconds; of the rest, how many there were."""
+LOG_KINDS_MAX: Final = 1_000
+"""Kinds and addresses told apart; of those beyond all lines are counted together."""
 SERVER_READ_BYTES: Final = 16 * 1024
 """Read by harvester and feeds in one turn: about 200 small entries, stored within 2 ms."""
 KEEP_ALIVE_INTERVAL_S: Final = 30.0
@@ -31,6 +44,12 @@ MAX_PENDING_REQUESTS: Final = 50_000
 """Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
 GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
 """Requests the gateway makes on a client's upstream connection count from here, clients count from 0."""
+UNLISTED_LASTS_S: Final = 2.0
+"""A consumer that the broker has accepted, and does not list for so long, is closed."""
+LISTED_PAUSE_S: Final = 0.02
+"""Between two looks at the list: it is long where there are many consumers."""
+EARLY_ACKS_MAX: Final = 1_000
+"""Commands with acks of a consumer that is not listed yet; of those beyond, messages may come again."""
 
 # Dispatch
 ROUND_ROBIN_BATCH: Final = 20
@@ -39,6 +58,8 @@ MAX_UNACKED_PER_CONSUMER: Final = 50_000
 """Pulsar's `maxUnackedMessagesPerConsumer`."""
 MAX_UNACKED_PER_SUBSCRIPTION: Final = 200_000
 """Pulsar's `maxUnackedMessagesPerSubscription`."""
+ACK_SET_WORDS_MAX: Final = 1_024
+"""Acks of single messages are noted of batches of up to 64 times as many."""
 MAX_CHUNKED_MESSAGES: Final = 10_000
 """Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
 DISPATCH_SLICE: Final = 300
@@ -55,25 +76,41 @@ MAX_TIMER_MS: Final = 1_000
 # Harvest and feed
 HARVEST_PERMITS: Final = 4_000
 READ_STALL_S: Final = 4.0
-"""A reader that has permits, knows of more and gets nothing for so long is opened anew. A broker's count of permits can
-go wrong: a batch whose metadata claims 2^31 messages makes it overflow."""
+"""A reader that has permits, knows of more and gets nothing for so long is opened anew: a last resort."""
+CATCH_UP_ENTRIES: Final = 1_000
+"""Where more were published since a topic partition was owned here last, new traffic comes first."""
 HARVEST_SLICE: Final = 500
 """Entries in one write batch: RocksDB holds the interpreter for less than a millisecond."""
 TAIL_BUFFER_BYTES: Final = 16 * 1024 * 1024
 """Immediate entries just read, kept per topic partition for feeds at the tail."""
 TAIL_BUFFER_ENTRIES: Final = 50_000
-FEED_PERMITS: Final = 1_000
+FEED_PERMITS: Final = 2_000
 FEED_QUEUE_ENTRIES: Final = 2_000
 FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
 FEED_FIRST_GUESS_BYTES: Final = 1024 * 1024
-"""What a message is taken to weigh before one was seen: permits are given for what the queue can hold."""
+"""What an entry is taken to weigh before one was seen: permits are given for what the queue can hold."""
 ACK_SETTLE_S: Final = 1.0
-"""Acks of a consumer that left are in the broker's cursor by then."""
+"""Acks that were relayed are in the broker's cursor by then."""
+STAMP_TIMEOUT_S: Final = 2.0
+"""How long a client's SUBSCRIBE waits at most for each step of marking its subscription's cursor."""
+STAMP_TRIES: Final = 5
+STAMP_PAUSE_S: Final = 0.02
+"""Another bridge that marks the same cursor is done by then."""
 REPAIR_BATCH: Final = 1_000
 """Acks given to the broker again in one command."""
 REPAIR_PAUSE_S: Final = 0.01
-REFETCH_BATCH: Final = 100
+REFETCH_BATCH: Final = 500
 """Immediate entries read again from the broker at a time, for redelivery."""
+REPLAY_EARLY_MAX: Final = 1_000
+"""Entries passed over in a slice that were due until the clock was set back."""
+REFETCH_BYTES: Final = 8 * 1024 * 1024
+"""No more of them are read once they weigh so much."""
+REFETCH_READERS: Final = 8
+"""Readers at once: what is apart in the topic, or in another ledger, takes a reader of its own."""
+REFETCH_HOLD_S: Final = 1.0
+"""How long an entry that is read again holds back what lies behind it."""
+REFETCH_PATIENCE_S: Final = 2 * READ_STALL_S
+"""How long the broker may give nothing before the read counts as failed."""
 
 # Operators
 STEERING_SLICE: Final = 50
@@ -82,12 +119,21 @@ STEERING_MAX: Final = 1_000
 """Entries of one request."""
 WARNINGS_KEPT_MS: Final = 5_000
 """Warnings are looked at anew after so long, when somebody asks for them."""
+OVERDUE_WARNING_MS: Final = 60_000
+"""What has been due for so long, and nobody takes it, is worth a warning."""
+LATELY_S: Final = 300.0
+"""How late deliveries were in the last minutes."""
+LATENESS_SAMPLE_S: Final = 10.0
 POLICIES_KEPT_S: Final = 300.0
 """The broker is asked for its policies so seldom: they are several calls a topic partition."""
 TOPICS_SLICE: Final = 20
 """Topics looked at before others get their turn."""
 SCRAPE_SLICE: Final = 8
 """Topics told to a scrape before others get their turn: a millisecond."""
+FORECAST_LOOK_ENTRIES: Final = 1_000_000
+"""Time partitions with more are not looked into for bursts: on average they are one."""
+FORECAST_SLICE: Final = 1_000
+"""Keys counted before others get their turn: less than a millisecond."""
 CHART_SLICE: Final = 20
 """Bars added up before others get their turn."""
 SEARCH_SLICE: Final = 200
@@ -105,6 +151,8 @@ CHART_BARS_MAX: Final = 1_000
 TOPICS_PAGE_MAX: Final = 1_000
 HARVEST_WAIT_S: Final = 5.0
 """How long an operator waits for an entry that was just published to be read."""
+SERVED_WAIT_S: Final = 10.0
+"""How long an operator waits for a topic partition that the bridge had let go of."""
 HARVEST_POLL_S: Final = 0.01
 CURSOR_WAIT_S: Final = 10.0
 """How long an operator waits for the cursor of a subscription."""
@@ -124,12 +172,27 @@ SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
 BROKER_CHECK_S: Final = 1.0
+ADMIN_CHECK_TIMEOUT_S: Final = 5.0
+ADMIN_FAILURES: Final = 5
+"""Checks of the admin interface in a row that fail before a bridge that was ready is not: it may be restarted."""
 CURSOR_POLL_S: Final = 2.0
 """How often mark-delete positions are asked for while messages are acked; above the broker's second between writes."""
 MAINTENANCE_INTERVAL_S: Final = 30.0
 """How often the cursors are read from the broker while all goes well; costly for it with many holes."""
 STANDBY_CHECK_S: Final = 0.5
 """How often a bridge that is not the owner looks who is."""
+ELECTION_POLL_S: Final = 0.05
+"""The same while an election goes on."""
+ELECTION_LASTS_S: Final = 3.0
+"""It takes the broker a second; a bridge that is alone need not wait for that."""
+STATEMENT_LASTS_MS: Final = 300_000
+"""A candidate's statement is of when it connected: clocks may be off, and the broker be slow, by so much."""
+LET_GO_AFTER_S: Final = 3.0
+"""Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not."""
+READING_REFUSED_S: Final = 10.0
+"""Readers of the bridge's own that the broker's policies refuse for so long: the topic is passed through."""
+REFUSED_AGAIN_S: Final = 300.0
+"""After that its consumers stay with the broker for so long: each change closes them once."""
 RECOVERY_LASTS_S: Final = 10.0
 """A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
 second."""
@@ -186,6 +249,7 @@ def retry_delay_s(attempt: int) -> float:
 
 
 assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
+assert CLIENT_WRITE_HIGH_WATER + DISPATCH_SLICE_BYTES < CLIENT_UNREAD
 assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
 assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS
 assert MAX_UNACKED_PER_CONSUMER <= MAX_UNACKED_PER_SUBSCRIPTION

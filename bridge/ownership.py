@@ -7,31 +7,33 @@ the cumulative ack that moves it: the broker keeps them, and gives them to the n
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bridge import limits
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.candidates import Candidates
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
 from tracker import Position
 
 HIDDEN_SUBSCRIPTION = "__delay-bridge"
-WEB_URL_METADATA = "web-url"
-"""Of the consumer: where REST of the bridge is."""
-ELECTION_POLL_S = 0.05
 
 
 class Ownership:
     """The bridge's candidacy for one topic partition."""
 
-    def __init__(self, connection: BrokerConnection, topic: str, advertised_url: str, web_url: str) -> None:
-        """Nothing is sent yet. `web_url`: where others find this bridge's REST."""
+    def __init__(
+        self, connection: BrokerConnection, topic: str, advertised_url: str, metadata: Mapping[str, str]
+    ) -> None:
+        """Nothing is sent yet. `metadata`: what proves this bridge to others, see `bridge.candidates`."""
         self.topic = topic
         self.connection = connection
         self.active = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._advertised_url = advertised_url
-        self._web_url = web_url
+        self._metadata = metadata
         self._consumer_id = connection.register(self)
         self._gone = False  # the broker does not know the consumer any more
 
@@ -46,25 +48,42 @@ class Ownership:
         subscribe.consumer_id = self._consumer_id
         subscribe.request_id = request_id
         subscribe.consumer_name = self._advertised_url
-        subscribe.metadata.add(key=WEB_URL_METADATA, value=self._web_url)
+        for key, value in self._metadata.items():
+            subscribe.metadata.add(key=key, value=value)
         # From the start of the topic: the broker is to keep what a bridge has not harvested yet.
         subscribe.initialPosition = CommandSubscribe.Earliest
         subscribe.force_topic_creation = False
         await self.connection.request(command, request_id)
 
-    async def elected(self, admin: AdminClient) -> None:
-        """Wait until this bridge is the owner. Raises BrokerError when the candidacy is lost meanwhile.
+    async def elected(self, admin: AdminClient, on_known: Callable[[Candidates, bool], None]) -> None:
+        """Wait until this bridge is the owner. Raises BrokerError, AdminError.
+
+        `on_known` is told who stands, and whether the broker had the time to elect one.
 
         The broker tells a new owner about a second late, to let the former one finish. When there is no
         other candidate there is no former one, and the stats say so at once.
         """
+        loop = asyncio.get_running_loop()
+        settles = loop.time() + limits.ELECTION_LASTS_S
         while not self.active.is_set():
             if self.lost.done():
                 raise BrokerError(self.lost.result())
-            if await admin.consumer_names(self.topic, HIDDEN_SUBSCRIPTION) == [self._advertised_url]:
+            known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+            settled = loop.time() > settles
+            on_known(known, settled)
+            if [each.name for each in known.all] == [self._advertised_url]:
                 self.active.set()
                 return
-            await asyncio.sleep(ELECTION_POLL_S)
+            await self._pause(limits.STANDBY_CHECK_S if settled else limits.ELECTION_POLL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Unless there is news from the broker."""
+        active = asyncio.get_running_loop().create_task(self.active.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {active, self.lost}
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            active.cancel()
 
     def keep(self, harvested_position: Position, properties: dict[str, int]) -> None:
         """Store the harvested position, which must be on disk, and `properties` in the broker's cursor."""
@@ -127,19 +146,3 @@ class Ownership:
     def _lose(self, reason: str) -> None:
         if not self.lost.done():
             self.lost.set_result(reason)
-
-
-def checkpoint_properties(checkpoints: dict[str, Position]) -> dict[str, int]:
-    """Cursor properties for each subscription's checkpoint; values are unsigned, so an entry of -1 becomes 0."""
-    properties: dict[str, int] = {}
-    for name, position in checkpoints.items():
-        if position.ledger >= 0:
-            properties[f"ledger:{name}"] = position.ledger
-            properties[f"entry:{name}"] = position.entry + 1
-    return properties
-
-
-def read_checkpoint(properties: dict[str, int], name: str) -> Position | None:
-    """The checkpoint of a subscription, None when the cursor holds none."""
-    ledger, entry = properties.get(f"ledger:{name}"), properties.get(f"entry:{name}")
-    return None if ledger is None or entry is None else Position(ledger, entry - 1)

@@ -82,7 +82,7 @@ class Pump:
             if subscription.wants() and subscription.view is not None:
                 due_ms = self._index.next_due_ms(subscription.view)
                 if due_ms is not None:
-                    wait_ms = min(wait_ms, due_ms - now_ms)
+                    wait_ms = min(wait_ms, due_ms - subscription.horizon_ms(now_ms))
         if wait_ms <= 0:
             self.wake()
             return

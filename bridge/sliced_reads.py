@@ -7,13 +7,16 @@ while everything that is due waits.
 import asyncio
 from typing import cast
 
+_buffers: dict[int, memoryview] = {}
+"""One for all connections with the same portion: what is read is taken out before anybody else's turn."""
+
 
 class SlicedReads(asyncio.BufferedProtocol):
     """A protocol whose `data_received` gets at most `portion` bytes a turn. Derived classes override it."""
 
     def __init__(self, portion: int) -> None:
         """`portion`: bytes."""
-        self._buffer = memoryview(bytearray(portion))
+        self._buffer = _buffers.setdefault(portion, memoryview(bytearray(portion)))
         self._reads: asyncio.Transport | None = None
         self._held = False
 

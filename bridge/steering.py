@@ -144,8 +144,12 @@ class Steering:
                 await asyncio.sleep(0)
         # It may exist all the same: in a gap that is being filled, or dropped after others had acked it.
         if elsewhere:
-            read = await fetch_entries(self._connection, self._topic, sorted(elsewhere))
-            found |= {Position(*at): stored.deliver_at_ms for at, stored in read.items()}
+            state = await self._admin.internal_stats(self._topic)
+            stored = sorted(one for one in elsewhere if 0 <= one.entry < state.ledger_sizes.get(one.ledger, 0))
+            read = await fetch_entries(self._connection, self._topic, stored)
+            if read.failed:
+                raise read.errors[0]
+            found |= {Position(*at): entry.deliver_at_ms for at, entry in read.found.items()}
         return found
 
     async def _wait_for_harvest(self, positions: list[Position]) -> list[Position]:

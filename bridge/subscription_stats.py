@@ -11,6 +11,9 @@ from bridge.dispatcher import Again
 LATE_MS = 100
 """A first delivery that is later than that has a cause that is counted."""
 
+TOO_LATE_MS = 1_000
+"""From here on it is worth a warning."""
+
 LATENESS_BOUNDS_MS = (
     *(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750),
     *(1_000, 1_500, 2_000, 3_000, 5_000, 7_500, 10_000, 20_000, 30_000, 60_000),
@@ -80,11 +83,13 @@ class SubscriptionStats:
     cancelled: int = 0
     """Entries that an operator had acked before they were delivered."""
     expedited: int = 0
-    """Entries delivered before they were due because an operator wanted it."""
+    """Entries delivered before they were due because an operator wanted it, or a policy has switched delays off."""
     duplicates: Counter[Again] = field(default_factory=Counter)
     """Messages delivered again, by reason; together they are `redelivered`."""
     causes: Counter[Cause] = field(default_factory=Counter)
     """Of first deliveries later than LATE_MS."""
+    too_late: Counter[Cause] = field(default_factory=Counter)
+    """Of those later than TOO_LATE_MS."""
     lateness: Lateness = field(default_factory=Lateness)
 
     def first_delivery(self, due_ms: Iterable[int], now_ms: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.broker.admin import AdminClient
 from bridge.broker.pool import BrokerPool
+from bridge.candidates import Peers
 from bridge.spark_job import SparkSettings
 from tracker import Store
 
@@ -37,3 +38,5 @@ class Surroundings(NamedTuple):
     """Waits until what is written by now is on disk; False when it cannot be."""
     spark: SparkSettings
     now_ms: Callable[[], int] = wall_clock_ms
+    peers: Peers = Peers()
+    """What other bridges are known by."""

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import structlog
 
 from bridge import limits
+from bridge.admission import Admission, Early
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.marks import Marks
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.protocol.topic_name import TopicName
 from bridge.surroundings import Surroundings
@@ -119,6 +122,8 @@ class Topics:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
+        self._admission = Admission(around.admin.listed_marks, self._admit)
+        self._marks = Marks(around.admin)
 
     def resume(self) -> None:
         """Go on with every topic the data directory knows, before any client asks for it."""
@@ -141,6 +146,7 @@ class Topics:
     async def close(self) -> None:
         """Stop dispatching, persist, give up ownership."""
         self._closing = True
+        await self._admission.close()
         for topic in self._topics.values():
             topic.close()
         if self._tasks:
@@ -148,6 +154,7 @@ class Topics:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._marks.close()
         self._sync_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._sync_task
@@ -155,33 +162,64 @@ class Topics:
 
     # -- what the gateway tells
 
+    @contextlib.asynccontextmanager
+    async def attaching(self, topic: str, subscription: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, bool]]]:
+        """What tells whether the cursor of a subscription is to be marked before a consumer is attached."""
+
+        async def is_unmarked() -> bool:
+            known = self._topics.get(topic)
+            served = None if known is None else known.subscriptions.get(subscription)
+            if served is not None and served.has_consumers and not served.in_doubt:
+                return False  # too late, or done
+            return await self._marks.is_wanted(topic, subscription)
+
+        async with self._marks.alone(topic, subscription):
+            yield is_unmarked
+
     def attach(self, consumer: TrackedConsumer) -> None:
-        """The broker accepted a consumer."""
+        """The broker accepted a consumer; it takes part once the broker lists it."""
+        if not self._closing:
+            self._topic(consumer.topic)
+            self._admission.ask(consumer)
+
+    def _admit(self, consumer: TrackedConsumer, early: Early) -> None:
+        consumer.admitted = True
         self._topic(consumer.topic).attach(consumer)
+        if consumer.passed:
+            consumer.pass_through(early.permits)
+        else:
+            self.flow(consumer, early.permits)
+        for ack in early.acks:
+            self.acked(consumer, ack)
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """The consumer is gone."""
         topic = self._topics.get(consumer.topic)
-        if topic is not None:
+        waited = self._admission.forget(consumer)
+        if topic is not None and waited:
+            topic.left_early(consumer.subscription)
+        elif topic is not None:
             topic.detach(consumer)
-
-    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
-        """The cursor may have been moved."""
-        subscription = self._subscription(consumer)
-        if subscription is not None:
-            subscription.interrupted = True
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits."""
+        if (early := self._admission.early(consumer)) is not None:
+            early.permits += permits
+            return
         subscription = self._subscription(consumer)
         if subscription is not None:
             subscription.flow(consumer, permits)
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """An ack was relayed."""
+        if not consumer.admitted:
+            early = self._admission.early(consumer)
+            if early is not None and len(early.acks) < limits.EARLY_ACKS_MAX:
+                early.acks.append(ack)
+            return
         subscription = self._subscription(consumer)
         if subscription is not None:
-            subscription.acked(ack)
+            subscription.acked(consumer, ack)
 
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """Deliver again."""

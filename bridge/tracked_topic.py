@@ -2,34 +2,36 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
 
-from bridge import limits
-from bridge.ack_repair import repair
-from bridge.broker.admin import AdminError, LedgerState, acks_of
+from bridge import cursor_history, limits
+from bridge.admission import turn_away_unlisted
+from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.fetch import fetch_entries
-from bridge.broker.reader import EntryReader, open_reader
-from bridge.dispatcher import PositionKey
-from bridge.feed import Feed, restart_position
+from bridge.broker.internal_stats import LedgerState
+from bridge.candidates import Candidates
+from bridge.checkpoints import Checkpoint, CheckpointBook
+from bridge.cursor_loader import CursorLoader, stop_loading
 from bridge.gaps import GapFiller
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.harvester import Harvester
-from bridge.ownership import HIDDEN_SUBSCRIPTION, WEB_URL_METADATA, Ownership, checkpoint_properties, read_checkpoint
+from bridge.ownership import HIDDEN_SUBSCRIPTION, Ownership
+from bridge.pass_through import PassThrough, is_refusal, stand, try_to_read
+from bridge.presence import Presence
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.pump import Pump
 from bridge.rebuild import SparkRebuild
-from bridge.rebuild_status import RebuildStatus, Trigger
+from bridge.rebuild_status import RebuildStatus
 from bridge.steering import Steering
 from bridge.surroundings import Surroundings
 from bridge.tail_buffer import TailBuffer
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.upkeep import Upkeep
-from bridge.warned import Warned
+from bridge.warned import Severity, Warned
 from bridge.watch import Watch
 from tracker import Position, StoreError, TopicIndex
 
@@ -64,14 +66,16 @@ class TrackedTopic:
         self._loop = asyncio.get_running_loop()
         self._connection: BrokerConnection | None = None
         self._ownership: Ownership | None = None
-        self._tail: TailBuffer | None = None
-        self._properties: dict[str, int] = {}
+        self._book = CheckpointBook({}, ())
+        self._loader: CursorLoader | None = None  # while this bridge is the owner
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._gaps: GapFiller | None = None
         self._healing = False
         self._pump = Pump(self.subscriptions, around.now_ms)
         self.watch = Watch(topic, self.subscriptions)
+        self.presence = Presence(topic, around.admin)
+        self.passing = PassThrough(topic, self.subscriptions, around, self._give_up)
         self._synced_position: Position | None = None
         self._trouble: str | None = None
         self._kept: tuple[Position, dict[str, int]] | None = None
@@ -81,18 +85,27 @@ class TrackedTopic:
     async def run(self) -> None:
         """Serve the topic partition whenever the broker lets this bridge own it."""
         attempt = 0
-        while not self._closing.is_set():
-            started = self._loop.time()
+        refused: Exception | None
+        while True:
+            await self.presence.rest(lambda: [] if self.index is None else self.index.views())
+            if self._closing.is_set():
+                return
+            started, refused = self._loop.time(), None
             try:
                 await self._serve()
             except (BrokerError, AdminError, StoreError) as error:
-                log.warning("topic is not served", topic=self.topic, reason=str(error))
-                self.reason = str(error)
+                if not self._closing.is_set() and not self.presence.resting:
+                    self._note_failure(str(error))
                 if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
                     self.unneeded = True
                     return
+                refused = error
+            except Exception as error:  # whatever it is: begin again rather than leave the topic alone
+                log.critical("a topic failed, it is served anew", topic=self.topic, exc_info=error)
+                self.reason = f"failed: {error!r}"
             finally:
                 await self._step_down()
+            await self._pass_through(refused)
             if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
                 attempt = 0
             delay = limits.retry_delay_s(attempt)
@@ -101,13 +114,47 @@ class TrackedTopic:
                 async with asyncio.timeout(delay):
                     await self._closing.wait()
 
+    def _note_failure(self, reason: str | None) -> None:
+        """Say once why the topic is not served; with None it is, here or elsewhere."""
+        if reason not in (None, self.reason, self.passing.reason):  # the last was said when it began
+            log.error("topic is not served", topic=self.topic, reason=reason)
+        self.reason = reason
+
+    async def _pass_through(self, refused: Exception | None) -> None:
+        """Where the broker refuses the bridge its place, let it dispatch; unless another bridge has its place."""
+        if self._closing.is_set() or not is_refusal(refused):
+            return
+        if not self.has_consumers and self.index is None:
+            self.unneeded = True
+            self.close()
+        elif (elsewhere := await self.passing.begin_unless_owned(str(refused))) is not None:
+            self.role, (self.owner, self.owner_web_url) = "standby", elsewhere
+            self.send_consumers_away()
+        elif self.passing.reason is not None:
+            self.role = "passed-through"
+
     @property
     def has_consumers(self) -> bool:
         """Whether any client is attached."""
         return any(subscription.has_consumers for subscription in self.subscriptions.values())
 
+    @property
+    def is_served(self) -> bool:
+        """Whether it is dispatched: here, by a bridge that this one knows of, by the broker; or nobody is there."""
+        return self.role in ("owner", "idle", "passed-through") or self.owner not in (None, self._around.advertised_url)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what is known here is how it stands: this bridge owns it, or did when everybody had left."""
+        return self.role in ("owner", "idle")
+
     def warnings(self) -> list[Warned]:
-        """What an operator should know."""
+        """What an operator should know; of a topic that another bridge owns, that one tells."""
+        if not self.is_known:
+            passed, reason = self.passing.warnings(), self.reason
+            if passed or reason is None:
+                return passed
+            return [Warned(Severity.critical, "not-served", f"not served: {reason}")]
         return self.watch.warnings(self.index, self._around.now_ms(), self.last_rebuild)
 
     @property
@@ -118,44 +165,52 @@ class TrackedTopic:
     def close(self) -> None:
         """Stop dispatching now and let `run` end."""
         self._closing.set()
+        self.presence.want()
         self._stop_subscriptions()
+        if self.role == "standby" and self._ownership is not None:
+            self._ownership.give_up("the bridge stops")
 
     async def _serve(self) -> None:
         around = self._around
+        self.passing.hold()
         connection = await around.pool.for_topic(self.topic)
-        ownership = Ownership(connection, self.topic, around.advertised_url, around.web_url())
+        stated = around.peers.metadata(self.topic, around.advertised_url, around.web_url(), around.now_ms())
+        ownership = Ownership(connection, self.topic, around.advertised_url, stated)
         self._connection, self._ownership = connection, ownership
-        await ownership.stand()
-        self.role, self.reason = "standby", None
-        await self._stand_by_until_elected(ownership)
+        if self.passing.reason is not None:
+            await try_to_read(connection, self.topic)
+        await stand(ownership, around.admin)
+        self.role = "standby"
+        resting = self._loop.create_task(self.presence.let_go_when(lambda: not self.has_consumers, self._give_up))
+        try:
+            await ownership.elected(around.admin, self._stand_by)
+        finally:
+            resting.cancel()
+        self.passing.end()
         state = await around.admin.internal_stats(self.topic)
         self._take_over(connection, state)
         assert self.harvester is not None
         assert self.index is not None
         await self.harvester.start(connection)
         self.role, self.owner, self.owner_since_ms = "owner", around.advertised_url, around.now_ms()
-        self.owner_web_url = None
+        self.owner_web_url = self.reason = None
+        self.presence.served.set()
         self._pump.start(self.index)
         log.info("owner of topic", topic=self.topic, harvested_position=str(self.harvester.position))
         for subscription in self.subscriptions.values():
             self._load(subscription)
         await self._until_lost(ownership)
 
-    async def _stand_by_until_elected(self, ownership: Ownership) -> None:
+    def _stand_by(self, known: Candidates, settled: bool) -> None:
         """Clients that came here go to the owner meanwhile: they look up anew when their consumer is closed."""
         around = self._around
-        election = self._loop.create_task(ownership.elected(around.admin))
-        try:
-            while not (await asyncio.wait({election}, timeout=limits.STANDBY_CHECK_S))[0]:
-                self.owner, known = await around.admin.active_consumer(self.topic, HIDDEN_SUBSCRIPTION)
-                self.owner_web_url = known.get(WEB_URL_METADATA)
-                if self.owner not in (None, around.advertised_url):
-                    self.send_consumers_away()
-            await election
-        finally:
-            election.cancel()
-            with contextlib.suppress(asyncio.CancelledError, BrokerError, AdminError):
-                await election
+        around.peers.note_own_role(around.advertised_url, known)
+        self.owner, self.owner_web_url, doubt = around.peers.judge(self.topic, around.advertised_url, known, settled)
+        if settled or self.owner is not None:
+            self._note_failure(doubt)
+        if self.owner not in (None, around.advertised_url):
+            self.presence.served.set()
+            self.send_consumers_away()
 
     async def _until_lost(self, ownership: Ownership) -> None:
         closing = self._loop.create_task(self._closing.wait())
@@ -178,41 +233,77 @@ class TrackedTopic:
                 if self._loop.time() - maintained > limits.MAINTENANCE_INTERVAL_S:
                     maintained = self._loop.time()
                     await self._maintain()
+                if self._may_rest and self.index and await self.presence.let_go(self.index.harvested_position):
+                    log.info("nobody is connected to the topic, letting go of it", topic=self.topic)
+                    return
         finally:
             closing.cancel()
         if ownership.lost.done():
             log.warning("no longer owner of topic", topic=self.topic, reason=ownership.lost.result())
 
+    @property
+    def _may_rest(self) -> bool:
+        """Whether nothing is going on here, and the broker's cursor says all that was read."""
+        index, kept = self.index, self._kept
+        if index is None or self.has_consumers or self._tasks:
+            return False
+        if kept is None:
+            return not index.entries
+        # Whoever deletes the topic meanwhile and makes it anew is to find another one.
+        return kept[0] == index.harvested_position and index.identity == self._book.identity
+
     def _take_over(self, connection: BrokerConnection, state: LedgerState) -> None:
         around = self._around
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
-        known = {} if hidden is None else hidden.properties
-        # A subscription that was deleted takes its checkpoint along: a new one of its name starts afresh.
-        self._properties = {key: value for key, value in known.items() if key.partition(":")[2] in state.cursors}
+        book = self._book = CheckpointBook({} if hidden is None else hidden.properties, state.subscriptions)
         index = self.index = self._usable_index(state)
-        for name in list(index.views()):
-            if name not in state.cursors:
-                self._remove_view(name)
+        gone = [name for name in index.views() if name not in state.subscriptions]
+        for name in gone:
+            self._remove_view(name)
+        if gone and not index.views() and book.is_empty and not self.has_consumers:
+            self.unneeded = True  # deleted while nobody looked
+            self.close()
         assert index.harvested_position is not None
-        self._tail = TailBuffer(index.harvested_position)
+        tail = TailBuffer(index.harvested_position)
         # Known to be on disk only once it was synced: what was read from the log may be in this machine's memory.
         self._synced_position, self._kept = None, None
         around.mark_dirty(self)
         self.harvester = Harvester(
-            self.topic, index, self._tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
+            self.topic, index, tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
         )
         rebuild = SparkRebuild(self.topic, index, around.spark)
-        self._gaps = GapFiller(
-            self.topic, connection, index, around.now_ms, self._on_stored, self._cannot_store, rebuild, around.admin
+        gaps = self._gaps = GapFiller(
+            self.topic,
+            connection,
+            index,
+            around.now_ms,
+            self._on_stored,
+            self._cannot_store,
+            rebuild,
+            around.admin,
+            self.passing.reading,
         )
         self.upkeep = Upkeep(
-            self.topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self._spawn
+            self.topic, connection, index, around.admin, around.spark, gaps, around.now_ms, self._spawn
+        )
+        self._loader = CursorLoader(
+            self.topic,
+            around,
+            connection,
+            index,
+            tail,
+            gaps,
+            book,
+            self.passing,
+            self._spawn,
+            self._cannot_store,
+            self._pump.wake,
         )
         self.steering = Steering(self.topic, connection, index, around.admin, self._load_for_operator, self._keep_views)
 
     def _usable_index(self, state: LedgerState) -> TopicIndex:
         index = self.index or self._open_index()
-        if index.harvested_position is not None and index.harvested_position > state.last_confirmed_entry:
+        if cursor_history.is_of_another(index, self._book.told_identity, state.last_confirmed_entry):
             log.warning(
                 "the index is of another topic of this name, dropping it",
                 topic=self.topic,
@@ -225,6 +316,9 @@ class TrackedTopic:
         if index.harvested_position is None:
             # Nothing is known here: new traffic first, what older entries are needed is read behind it.
             index.start_at(state.last_confirmed_entry)
+        elif state.entries_between(index.harvested_position, state.last_confirmed_entry) > limits.CATCH_UP_ENTRIES:
+            # Known until some time ago: the same, and what came since is read behind new traffic too.
+            index.skip_to(state.last_confirmed_entry)
         return index
 
     def _open_index(self) -> TopicIndex:
@@ -237,8 +331,13 @@ class TrackedTopic:
         )
 
     async def _step_down(self) -> None:
-        self.role, self.owner, self.upkeep, self.steering = "opening", None, None, None
+        if self.presence.resting:
+            self.role = "standby" if self.role == "standby" else "idle"
+        else:
+            self.role = "opening" if self.passing.reason is None else "passed-through"
+        self.owner, self.owner_web_url, self.upkeep, self.steering, self._loader = None, None, None, None, None
         self._pump.stop()
+        self.watch.forget()
         self._stop_subscriptions()
         if self.harvester is not None:
             self.harvester.close()
@@ -246,6 +345,7 @@ class TrackedTopic:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._healing = False  # a task that is cancelled before it ran does not say so
         ownership, self._ownership = self._ownership, None
         if ownership is not None:
             await ownership.resign(unsubscribe=self.unneeded)
@@ -257,8 +357,7 @@ class TrackedTopic:
             subscription.stop()
 
     def _on_harvester_closed(self, reason: str) -> None:
-        if self._ownership is not None:
-            self._ownership.give_up(f"harvester: {reason}")
+        self._give_up(f"harvester: {reason}")
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients look up anew."""
@@ -270,17 +369,32 @@ class TrackedTopic:
 
     def attach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is there."""
+        self.presence.want()
         subscription = self._subscription(consumer.subscription)
-        first = not subscription.has_consumers
-        subscription.add_consumer(consumer)
-        if first or not subscription.dispatching:
+        if subscription.in_doubt or not subscription.has_consumers:
             # While nobody was here the cursor may have been moved past the bridge.
+            self._distrust(subscription)
+        subscription.add_consumer(consumer)
+        self.passing.attached(subscription)
+        if not subscription.dispatching:
             self._load(subscription)
+
+    def _distrust(self, subscription: TrackedSubscription) -> None:
+        """The cursor is to be read anew; what is being read of it may be of before."""
+        subscription.stale, subscription.in_doubt = True, False
+        stop_loading(subscription)
+
+    def left_early(self, name: str) -> None:
+        """A client's consumer was there so shortly that it took no part; what its subscription has pending counts."""
+        if name not in self.subscriptions:
+            self.presence.want()
+            self._load(self._subscription(name))
 
     def _subscription(self, name: str) -> TrackedSubscription:
         subscription = self.subscriptions.get(name)
         if subscription is None:
             subscription = self.subscriptions[name] = TrackedSubscription(name, self.topic, self._pump.wake)
+            subscription.delays = self.watch.delays
         return subscription
 
     async def _load_for_operator(self, name: str) -> TrackedSubscription | None:
@@ -297,6 +411,7 @@ class TrackedTopic:
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is gone."""
+        self.presence.want()
         subscription = self.subscriptions.get(consumer.subscription)
         if subscription is not None:
             subscription.remove_consumer(consumer)
@@ -309,81 +424,29 @@ class TrackedTopic:
             self._load(subscription)
 
     def unsubscribed(self, name: str) -> None:
-        """The broker deleted the subscription."""
-        subscription = self.subscriptions.pop(name, None)
+        """The broker deleted the subscription, and may have made it anew since."""
+        subscription = self.subscriptions.get(name)
         if subscription is not None:
             subscription.stop()
-        self._drop_checkpoint(name)
+        self._book.drop(name)
         if self.index is not None:
             self._remove_view(name)
-            if not self.index.views() and not self.has_consumers:
-                self.unneeded = True
-                self.close()
+        if subscription is not None and subscription.has_consumers:
+            self._load(subscription)
+            return
+        self.subscriptions.pop(name, None)
+        if self.index is not None and not self.index.views() and not self.has_consumers:
+            self.unneeded = True
+            self.close()
 
     def _load(self, subscription: TrackedSubscription) -> None:
         """Read the subscription's cursor from the broker, then start it."""
-        if self.role != "owner" or (subscription.loading is not None and not subscription.seeking):
-            return
-        if subscription.loading is not None:
-            subscription.loading.cancel()
-        subscription.loading = self._spawn(self._load_cursor(subscription))
+        if self.role == "owner" and self._loader is not None:
+            self._loader.load(subscription)
 
-    async def _load_cursor(self, subscription: TrackedSubscription) -> None:
-        attempt = 0
-        while True:
-            try:
-                await self._load_cursor_once(subscription)
-                return
-            except StoreError as error:  # a new view could not be stored
-                self._cannot_store(error)
-            except AdminError as error:
-                log.warning("cannot read cursor", topic=self.topic, subscription=subscription.name, reason=str(error))
-            await asyncio.sleep(limits.retry_delay_s(attempt))
-            attempt += 1
-
-    async def _load_cursor_once(self, subscription: TrackedSubscription) -> None:
-        state = await self._around.admin.internal_stats(self.topic)
-        cursor = state.cursors.get(subscription.name)
-        acks = None if cursor is None else await acks_of(cursor)
-        if acks is None:
-            subscription.loading = None
-            log.warning("subscription has no cursor", topic=self.topic, subscription=subscription.name)
-            return
-        assert self.index is not None
-        assert self._tail is not None
-        view = self.index.view(subscription.name)
-        subscription.loading = None
-        subscription.promptness.owner_since_ms = self.owner_since_ms
-        moved = subscription.moved_by(acks, view)
-        if moved:
-            self._drop_checkpoint(subscription.name)
-        subscription.start(self.index, self._tail, acks, self._make_feed, self._fetch, moved, self._around.now_ms())
-        if not moved:
-            self._spawn(repair(subscription, acks, state.ledger_sizes))
-        assert self._gaps is not None
-        assert subscription.view is not None
-        if self._gaps.find(subscription.view) is not None:
-            self._spawn(self._gaps.fill(subscription.view, Trigger.seek if moved else Trigger.ownership))
-
-    def _make_feed(self, subscription: TrackedSubscription, mark_delete_position: Position) -> Feed:
-        assert self._tail is not None
-        assert subscription.view is not None
-        start = restart_position(read_checkpoint(self._properties, subscription.name), mark_delete_position)
-        return Feed(start, subscription.view.acks, self._tail, self._open_reader, self._pump.wake)
-
-    def _drop_checkpoint(self, name: str) -> None:
-        for key in (f"ledger:{name}", f"entry:{name}"):
-            self._properties.pop(key, None)
-
-    async def _open_reader(
-        self, after: Position, on_entries: OnEntries, on_closed: Callable[[str], None]
-    ) -> EntryReader:
-        assert self._connection is not None
-        return await open_reader(self._connection, self.topic, after, on_entries, on_closed)
-
-    async def _fetch(self, positions: Sequence[PositionKey]) -> dict[PositionKey, StoredEntry]:
-        assert self._connection is not None
-        return await fetch_entries(self._connection, self.topic, positions)
+    def _give_up(self, reason: str) -> None:
+        if self._ownership is not None:
+            self._ownership.give_up(reason)
 
     # -- harvest and persistence
 
@@ -455,13 +518,28 @@ class TrackedTopic:
         views = index.views()
         if self._synced_position is None or not all(view.covered for view in views.values()):
             return
-        checkpoints = {s.name: s.feed.checkpoint() for s in self.subscriptions.values() if s.feed is not None}
-        self._properties.update(checkpoint_properties(checkpoints))
-        keep = (self._synced_position, dict(self._properties))
+        for subscription in self.subscriptions.values():
+            self._take_checkpoint(subscription)
+        keep = (self._synced_position, self._book.properties)
+        if self._kept is not None:
+            # Only what the broker has been told before: an index that it cannot confirm is not believed.
+            self._identify(index)
         if keep != self._kept and self._synced_position.entry >= 0:
             with contextlib.suppress(BrokerError):
                 ownership.keep(*keep)
                 self._kept = keep
+
+    def _identify(self, index: TopicIndex) -> None:
+        try:
+            index.identify(self._book.identity)
+        except StoreError as error:
+            self._cannot_store(error)
+
+    def _take_checkpoint(self, subscription: TrackedSubscription) -> None:
+        view, feed = subscription.view, subscription.feed
+        if view is None or feed is None or subscription.seeking:
+            return
+        self._book.take(subscription.name, Checkpoint.of(feed.checkpoint(), view.history, view.acks))
 
     async def _heal(self, index: TopicIndex, gaps: GapFiller) -> None:
         """Read damaged ranges again, and move the rest out of the files they are in."""
@@ -480,17 +558,29 @@ class TrackedTopic:
         index = self.index
         # A subscription made while the broker is asked is not in its answer.
         before = {} if index is None else index.views()
+        attached = [state.consumer for one in self.subscriptions.values() for state in one.dispatcher.consumers]
         try:
             stats = await self.watch.ask_broker(self._around.admin, None if index is None else index.harvested_position)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.topic, reason=str(error))
             return
         names = stats.consumers
+        for subscription in self.subscriptions.values():
+            subscription.set_delays(self.watch.delays, self._around.now_ms())
+        for name in turn_away_unlisted(attached, stats.marks):
+            known = self.subscriptions.get(name)
+            if known is not None and known.has_consumers:
+                self._distrust(known)
+                self._load(known)
         if index is None or self.role != "owner":
             return
         for name in [name for name, view in index.views().items() if name not in names and before.get(name) is view]:
+            known = self.subscriptions.get(name)
+            if known is not None and known.has_consumers:
+                continue  # made anew while the broker was asked: attaching has its cursor read
             log.info("subscription is gone", topic=self.topic, subscription=name)
             self.unsubscribed(name)
+        await self.watch.look_ahead(index, self._around.now_ms())
         try:
             index.drop_consumed(self._around.now_ms())
             if index.has_space_to_reclaim:
@@ -501,5 +591,13 @@ class TrackedTopic:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_done)
         return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """A task that ends by an error nobody expected would leave something undone for ever: begin again."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._give_up(f"failed: {error!r}")
+            log.critical("a task of the topic failed, it is served anew", topic=self.topic, exc_info=error)

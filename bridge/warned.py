@@ -1,5 +1,5 @@
 """What an operator should know before it hurts: policies of the broker that do not go with delays, consumers that reach
-a subscription past the bridge, more coming due than consumers have shown to take. Pure.
+a subscription past the bridge, more coming due than consumers have shown to take, and what waits already. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -7,20 +7,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tracker import SubscriptionView, TopicIndex
-from tracker.keys import time_bound
+from bridge.storm import Forecast
+from bridge.waiting import Standing, waiting_warnings
+from tracker import TopicIndex
 
 MAX_ACK_RANGES = 10_000
 """Of a cursor the broker persists so many: `managedLedgerMaxUnackedRangesToPersist`, as it is by default."""
 ACK_HOLES_WARNING = 8_000
 QUOTA_SHARE_WARNING = 0.8
 PINNED_BYTES_WARNING = 10 << 30
-CATCH_UP_WARNING_S = 60
-FORECAST_MS = 86_400_000
-SECONDS_AHEAD = 600
-"""In memory the highest rate is looked for second by second, so far ahead."""
-STORM_ENTRIES = 1_000
-"""In a time partition with less nothing is looked for."""
 SHOWN_OVER_S = 5.0
 """What consumers have shown is the highest rate over at least so long."""
 
@@ -59,30 +54,13 @@ class Policies:
     the broker has to keep for it.
     """
 
+    delays: bool = True
     message_ttl_s: int | None = None
     quota_bytes: int | None = None
     quota_age_s: int | None = None
     backlog_bytes: int = 0
     pinned_bytes: Mapping[str, int] = field(default_factory=dict)
     unbridged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-class Forecast(NamedTuple):
-    """The highest rate of deliveries ahead, and how long consumers would take for it at the rate they have shown."""
-
-    peak_per_second: float
-    peak_at_ms: int
-    shown_per_second: float
-    catch_up_s: float | None
-
-    def answer(self) -> dict[str, Any]:
-        """Return what REST says."""
-        return {
-            "peakPerSecond": round(self.peak_per_second, 1),
-            "peakAt": self.peak_at_ms,
-            "shownPerSecond": round(self.shown_per_second, 1),
-            "catchUpSeconds": None if self.catch_up_s is None else round(self.catch_up_s, 1),
-        }
 
 
 class ShownRate:
@@ -103,43 +81,17 @@ class ShownRate:
             self._since_s, self._count = now_s, count
 
 
-def forecast(index: TopicIndex, view: SubscriptionView, now_ms: int, shown: float) -> Forecast | None:
-    """Look for the busiest time within a day; None when nothing comes due."""
-    width = index.partition_width_ms
-    first = now_ms // width + 1
-    peak, at, entries = 0.0, now_ms, 0
-    for page in index.table.pages_between(first, first + FORECAST_MS // width + 1):
-        for slot in page.slots():
-            number = page.number * len(page.counts) + slot
-            pending = page.entries_in(slot) - view.counter.acked_in(number)
-            if number >= first and pending * 1000 / width > peak:
-                peak, at, entries = pending * 1000 / width, number * width, pending
-    for start, count in _seconds_ahead(index, now_ms, peak):
-        count = min(count, index.counts.pending(view))
-        if count > peak:
-            peak, at, entries = float(count), start, count
-    if not peak:
-        return None
-    return Forecast(peak, at, shown, entries / shown if shown > 0 else None)
-
-
-def _seconds_ahead(index: TopicIndex, now_ms: int, peak: float) -> Iterator[tuple[int, int]]:
-    """Yield (start, entries) of the seconds in memory, of partitions with enough entries for a storm."""
-    width, window = index.partition_width_ms, index.window
-    for number in range(now_ms // width, (now_ms + SECONDS_AHEAD * 1000) // width + 1):
-        if index.table.entries_in(number) < max(STORM_ENTRIES, peak):
-            continue
-        for start in range(max(number * width, now_ms), (number + 1) * width, 1000):
-            low, high = time_bound(start), time_bound(start + 1000)
-            if window.covers(low) and high <= window.high:
-                yield start, window.count(low, high)
-
-
 def topic_warnings(
-    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast], now_ms: int, rebuild_error: str | None
+    index: TopicIndex,
+    policies: Policies,
+    forecasts: Mapping[str, Forecast],
+    now_ms: int,
+    rebuild_error: str | None,
+    standings: Mapping[str, Standing] | None = None,
 ) -> list[Warned]:
     """Return what is wrong, or will be, with one topic partition."""
-    found = [*_policy_warnings(index, policies, now_ms), *_subscription_warnings(index, policies, forecasts)]
+    found = [*_policy_warnings(index, policies, now_ms)]
+    found += _subscription_warnings(index, policies, forecasts, standings or {})
     if index.damage.ranges:
         text = f"{len(index.damage.ranges)} time partitions on disk are damaged, they are read again from the broker"
         found.append(Warned(Severity.critical, "damaged", text))
@@ -149,6 +101,9 @@ def topic_warnings(
 
 
 def _policy_warnings(index: TopicIndex, policies: Policies, now_ms: int) -> Iterator[Warned]:
+    if not policies.delays:
+        text = "delayed delivery is off for this topic, by a policy of the broker: what is pending goes out at once"
+        yield Warned(Severity.warning, "delayed-delivery-off", text)
     span = index.table.span()
     ahead_s = 0 if span is None else max((span[1] * index.partition_width_ms - now_ms) // 1000, 0)
     if policies.message_ttl_s and ahead_s > policies.message_ttl_s:
@@ -167,7 +122,7 @@ def _policy_warnings(index: TopicIndex, policies: Policies, now_ms: int) -> Iter
 
 
 def _subscription_warnings(
-    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast]
+    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast], standings: Mapping[str, Standing]
 ) -> Iterator[Warned]:
     for name, view in index.views().items():
         if unbridged := policies.unbridged.get(name):
@@ -184,9 +139,8 @@ def _subscription_warnings(
             )
             yield Warned(Severity.warning, "ack-holes", text, name)
         ahead = forecasts.get(name)
-        if ahead is not None and ahead.catch_up_s is not None and ahead.catch_up_s > CATCH_UP_WARNING_S:
-            text = (
-                f"{ahead.peak_per_second:,.0f} messages a second come due for {name}, its consumers have shown "
-                f"{ahead.shown_per_second:,.0f}: {ahead.catch_up_s:,.0f} s late by the end of it"
-            )
-            yield Warned(Severity.warning, "storm", text, name)
+        if ahead is not None and ahead.warning is not None:
+            yield Warned(Severity.warning, "storm", f"{name}: {ahead.warning}", name)
+        if name in standings:
+            for code, text in waiting_warnings(name, standings[name]):
+                yield Warned(Severity.warning, code, text, name)

@@ -11,9 +11,12 @@ from bridge import limits
 from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
 from bridge.broker.admin import AdminClient, TopicStats
 from bridge.rebuild_status import RebuildStatus
+from bridge.storm import Forecast, SecondsOnDisk, forecast
+from bridge.subscription_stats import SubscriptionStats
 from bridge.tracked_subscription import TrackedSubscription
-from bridge.warned import Forecast, Policies, ShownRate, Warned, forecast, topic_warnings
-from tracker import Position, TopicIndex
+from bridge.waiting import RecentLateness, Standing
+from bridge.warned import Policies, ShownRate, Warned, topic_warnings
+from tracker import Position, SubscriptionView, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -30,16 +33,30 @@ class Watch:
         self._topic = topic
         self._subscriptions = subscriptions
         self._policies = Policies()
+        self._past_before: dict[str, set[str]] = {}
         self._asked_s = -math.inf
         self._shown: dict[str, ShownRate] = {}
+        self._lateness: dict[str, RecentLateness] = {}
+        self._seconds = SecondsOnDisk()
         self._forecasts: dict[str, Forecast] = {}
         self._warned: list[Warned] = []
         self._looked_ms = 0
         self._logged: set[tuple[str, str | None]] = set()
 
+    def forget(self) -> None:
+        """What was seen is not so any more: another bridge may own the topic partition."""
+        self.harvest_lag, self._policies, self._asked_s, self._looked_ms = None, Policies(), -math.inf, 0
+        self._past_before.clear()
+        self._forecasts.clear()
+        self._warned = []
+
     def sample(self, now_s: float) -> None:
-        """Note how much was acked by now."""
+        """Note how much was acked by now, and how late deliveries were."""
+        for known in (self._lateness, self._shown):
+            for name in [each for each in known if each not in self._subscriptions]:
+                known.pop(name)
         for name, subscription in self._subscriptions.items():
+            self._lateness.setdefault(name, RecentLateness()).note(now_s, subscription.stats)
             self._shown.setdefault(name, ShownRate()).note(now_s, subscription.stats.acked)
 
     def shown_rate(self, name: str) -> float:
@@ -69,6 +86,7 @@ class Watch:
             )
         self._policies = replace(
             self._policies,
+            delays=await admin.delays(self._topic),
             backlog_bytes=stats.backlog_bytes,
             pinned_bytes=stats.backlog_by_subscription,
             unbridged={name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},
@@ -76,13 +94,25 @@ class Watch:
         self._looked_ms = 0
         return stats
 
+    @property
+    def delays(self) -> bool:
+        """Whether the broker's policies let messages be delayed, as of the last look."""
+        return self._policies.delays
+
+    async def look_ahead(self, index: TopicIndex, now_ms: int) -> None:
+        """Look into the largest time partitions of the next day."""
+        await self._seconds.look(index, now_ms)
+
     def unbridged(self) -> dict[str, int]:
         """How many consumers reach each subscription past the bridge, as of the last look."""
         return {name: len(consumers) for name, consumers in self._policies.unbridged.items()}
 
     def _unbridged(self, name: str, at_broker: list[str]) -> tuple[str, ...]:
+        """Seen at two looks in a row: after a takeover consumers of the former owner's are still on their way here."""
         known = {state.consumer.name for state in self._subscriptions[name].dispatcher.consumers}
-        return tuple(sorted({*at_broker} - known - {ACKNOWLEDGER_NAME}))
+        past = {*at_broker} - known - {ACKNOWLEDGER_NAME}
+        before, self._past_before[name] = self._past_before.get(name, set()), past
+        return tuple(sorted(past & before))
 
     def warnings(self, index: TopicIndex | None, now_ms: int, rebuild: RebuildStatus | None) -> list[Warned]:
         """What is wrong, or will be; looked at anew after a few seconds."""
@@ -93,12 +123,33 @@ class Watch:
             self._forecasts = {
                 name: ahead
                 for name, view in index.views().items()
-                if (ahead := forecast(index, view, now_ms, self.shown_rate(name))) is not None
+                if self.delays
+                and (ahead := forecast(index, view, now_ms, self.shown_rate(name), self._seconds.looked)) is not None
             }
+            standings = {name: self._standing(index, view, now_ms) for name, view in index.views().items()}
             error = None if rebuild is None or rebuild.state != "failed" else rebuild.error
-            self._warned = topic_warnings(index, self._policies, self._forecasts, now_ms, error)
+            self._warned = topic_warnings(index, self._policies, self._forecasts, now_ms, error, standings)
             self._log()
         return self._warned
+
+    def _standing(self, index: TopicIndex, view: SubscriptionView, now_ms: int) -> Standing:
+        subscription = self._subscriptions.get(view.name)
+        first = index.first_waiting_ms(view)
+        lately = RecentLateness().lately(SubscriptionStats())
+        if subscription is None:
+            return Standing(0 if first is None else now_ms - first, 0, False, False, lately)
+        if (ready := subscription.oldest_ready_ms()) is not None:
+            first = ready if first is None else min(first, ready)
+        if view.name in self._lateness:
+            lately = self._lateness[view.name].lately(subscription.stats)
+        consumers = subscription.dispatcher.consumers
+        return Standing(
+            0 if first is None else now_ms - first,
+            len(consumers),
+            subscription.dispatcher.capacity() > 0,
+            any(each.blocked for each in consumers),
+            lately,
+        )
 
     def _log(self) -> None:
         """Say each once, as long as it lasts."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import Frame, entry_metadata
+from bridge.protocol.permits import Permits
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
 from spark_jobs import limits
 from spark_jobs.access import Access
@@ -34,7 +35,11 @@ class LedgerEntry(NamedTuple):
 
 def message_count_of(entry: LedgerEntry) -> int:
     """Return how many messages an entry holds: a batch has several."""
-    return max(entry.metadata.num_messages_in_batch, 1) if entry.metadata is not None else 1
+    return max(_batch_size(entry), 1)
+
+
+def _batch_size(entry: LedgerEntry) -> int:
+    return entry.metadata.num_messages_in_batch if entry.metadata is not None else 1
 
 
 def read_range(access: Access, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
@@ -70,8 +75,8 @@ def _read_on(access: Access, topic: str, after: Position, last: Position) -> Gen
     subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
     with connect_to_owner(access, topic) as connection:
         _subscribe(connection, topic, subscription, after)
-        _grant(connection, limits.READ_PERMITS)
-        used = 0
+        permits = Permits()
+        _grant(connection, permits.top_up(limits.READ_PERMITS))
         while True:
             frames = connection.receive(limits.STALL_S)
             if not frames:
@@ -84,15 +89,14 @@ def _read_on(access: Access, topic: str, after: Position, last: Position) -> Gen
                     raise NotYet(f"{topic}: the broker closed the reader")
                 if frame.type == BaseCommand.MESSAGE:
                     entry = _entry(frame)
-                    used += message_count_of(entry)
+                    permits.use(_batch_size(entry))
                     if (entry.ledger, entry.entry) > after:
                         entries.append(entry)
             if entries:
                 yield entries
                 after = Position(entries[-1].ledger, entries[-1].entry)
-            if used >= limits.READ_PERMITS // 2:
-                _grant(connection, used)
-                used = 0
+            if permits.count <= limits.READ_PERMITS // 2:
+                _grant(connection, permits.top_up(limits.READ_PERMITS))
 
 
 def _is_past(access: Access, topic: str, subscription: str, last: Position) -> bool:
@@ -120,11 +124,12 @@ def _subscribe(connection: Connection, topic: str, subscription: str, after: Pos
     connection.request(command, request_id)
 
 
-def _grant(connection: Connection, permits: int) -> None:
-    command = BaseCommand(type=BaseCommand.FLOW)
-    command.flow.consumer_id = _CONSUMER_ID
-    command.flow.messagePermits = permits
-    connection.send(command)
+def _grant(connection: Connection, grants: list[int]) -> None:
+    for permits in grants:
+        command = BaseCommand(type=BaseCommand.FLOW)
+        command.flow.consumer_id = _CONSUMER_ID
+        command.flow.messagePermits = permits
+        connection.send(command)
 
 
 def _entry(frame: Frame) -> LedgerEntry:

@@ -3,20 +3,27 @@
 import asyncio
 import contextlib
 import json
+import re
 import time
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from email.utils import parsedate_to_datetime
-from itertools import islice
 from typing import Any
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from bridge import limits
 from bridge.broker.connection import describe
+from bridge.broker.internal_stats import LedgerState, parse_internal_stats
+from bridge.candidates import Candidate, Candidates
 from bridge.protocol.topic_name import TopicName
-from tracker import AckSet, Position, iter_ranges
+from tracker import Position
+
+MARK_METADATA = "__delay-bridge"
+"""What the gateway adds to a consumer's metadata, to know it again; it takes 30 of the 1,024 bytes allowed."""
 
 
 class AdminError(Exception):
@@ -29,54 +36,21 @@ class AdminError(Exception):
 
 
 @dataclass(frozen=True)
-class CursorState:
-    """A durable subscription as `internalStats` shows it; `individually_deleted` lists ranges, see `acks_of`."""
-
-    mark_delete_position: Position
-    individually_deleted: str
-    properties: dict[str, int]
-
-
-@dataclass(frozen=True)
 class TopicStats:
-    """What `stats` says of a topic partition: bytes of backlog, and by subscription consumer names and bytes."""
+    """What `stats` says of a topic partition: bytes of backlog, and by subscription consumer names and bytes.
+
+    `publishers`: how many producers are connected; `marks`: those that the gateway has given consumers.
+    """
 
     backlog_bytes: int
     consumers: dict[str, list[str]]
     backlog_by_subscription: dict[str, int]
+    publishers: int = 0
+    marks: frozenset[str] = frozenset()
 
 
-RANGES_SLICE = 500
+_FORBIDDEN = 403
 _REDIRECTS = (301, 302, 307, 308)
-
-
-async def acks_of(cursor: CursorState) -> AckSet:
-    """What a cursor has acked. In slices: with a hundred thousand holes it takes a tenth of a second."""
-    acks = AckSet(cursor.mark_delete_position)
-    ranges = iter_ranges(cursor.individually_deleted)
-    while part := list(islice(ranges, RANGES_SLICE)):
-        acks.merge_ranges(part)
-        await asyncio.sleep(0)
-    return acks
-
-
-@dataclass(frozen=True)
-class LedgerState:
-    """What `internalStats` says of a topic partition."""
-
-    last_confirmed_entry: Position
-    ledger_sizes: dict[int, int] = field(default_factory=dict)
-    cursors: dict[str, CursorState] = field(default_factory=dict)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """Return how many entries of the topic lie in (after, upto]."""
-        entries = 0
-        for ledger, size in self.ledger_sizes.items():
-            if after.ledger <= ledger <= upto.ledger:
-                first = after.entry + 1 if ledger == after.ledger else 0
-                end = upto.entry + 1 if ledger == upto.ledger else size
-                entries += max(end - first, 0)
-        return entries
 
 
 class AdminClient:
@@ -92,43 +66,63 @@ class AdminClient:
 
     async def internal_stats(self, topic: str) -> LedgerState:
         """Ledgers and cursors of a topic partition. Raises AdminError."""
-        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats")
-        cursors = {unquote_plus(name): _cursor_state(cursor) for name, cursor in body.get("cursors", {}).items()}
-        sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers", [])}
-        if sizes:
-            sizes[max(sizes)] = int(body.get("currentLedgerEntries", 0))  # the open ledger is listed with 0 entries
-        return LedgerState(Position.parse(body["lastConfirmedEntry"]), sizes, cursors)
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats"
+        with _well_formed(path):
+            return parse_internal_stats(await self._get(path))
 
-    async def active_consumer(self, topic: str, subscription: str) -> tuple[str | None, dict[str, str]]:
-        """The Failover consumer that the broker elected, None without one, and its metadata. Raises AdminError."""
-        found = await self._subscription(topic, subscription)
-        name = found.get("activeConsumerName") or None
-        metadata = (each.get("metadata") for each in found.get("consumers", []) if each.get("consumerName") == name)
-        return name, dict(next(metadata, None) or {})
+    async def candidates(self, topic: str, subscription: str) -> Candidates:
+        """The consumers of a Failover subscription, and which one the broker elected. Raises AdminError."""
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/stats"
+        body = await self._get(path)
+        with _well_formed(path):
+            found = body.get("subscriptions", {}).get(subscription, {})
+            known = [_candidate(each) for each in found.get("consumers", [])]
+            return Candidates(found.get("activeConsumerName") or None, known)
 
-    async def consumer_names(self, topic: str, subscription: str) -> list[str]:
-        """The names of the consumers connected to a subscription. Raises AdminError."""
-        found = await self._subscription(topic, subscription)
-        return [consumer["consumerName"] for consumer in found.get("consumers", [])]
+    async def create_subscription(self, topic: str, subscription: str) -> None:
+        """Make a durable subscription from the start of the topic; one that exists stays as it is. Raises AdminError.
+
+        Allowed to whoever may consume, also where `allowAutoSubscriptionCreation` is off.
+        """
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/subscription/{quote(subscription, '')}"
+        try:
+            await self._call("PUT", path, {"ledgerId": -1, "entryId": -1})
+        except AdminError as error:
+            if error.status != 409:
+                raise
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Consumers and backlogs of all subscriptions. Raises AdminError."""
         body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats?subscriptionBacklogSize=true")
-        found = body.get("subscriptions", {})
-        return TopicStats(
-            int(body.get("backlogSize", 0)),
-            {name: [each["consumerName"] for each in one.get("consumers", [])] for name, one in found.items()},
-            {name: int(one.get("backlogSize", 0)) for name, one in found.items()},
-        )
+        with _well_formed(f"stats of {topic}"):
+            found = body.get("subscriptions", {})
+            return TopicStats(
+                int(body.get("backlogSize", 0)),
+                {name: [each["consumerName"] for each in one.get("consumers", [])] for name, one in found.items()},
+                {name: int(one.get("backlogSize", 0)) for name, one in found.items()},
+                len(body.get("publishers", [])),
+                frozenset(
+                    each["metadata"][MARK_METADATA]
+                    for one in found.values()
+                    for each in one.get("consumers", [])
+                    if MARK_METADATA in (each.get("metadata") or {})
+                ),
+            )
+
+    async def listed_marks(self, topic: str, marks: Collection[str]) -> set[str]:
+        """Those of `marks` that stand in the metadata of the topic partition's consumers. Raises AdminError.
+
+        Marks are such that they occur nowhere else: the answer, a kilobyte for each consumer, need not be parsed.
+        """
+        text = await self._call_text("GET", f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
+        return {mark for mark in marks if f'"{mark}"' in text}
 
     async def last_position(self, topic: str) -> Position:
         """The last entry of a topic partition; much cheaper than `internal_stats`. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/lastMessageId"
         body = await self._get(path)
-        try:
+        with _well_formed(path):
             return Position(int(body["ledgerId"]), int(body["entryId"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise AdminError(f"GET {path}: no position in the answer: {body!r}") from error
 
     async def message_ttl_s(self, topic: str) -> int | None:
         """The message TTL in force; None without one, or where the broker does not let us know."""
@@ -140,6 +134,11 @@ class AdminClient:
         found = await self._policy(topic, "backlogQuotaMap")
         return found if isinstance(found, dict) else {}
 
+    async def delays(self, topic: str) -> bool:
+        """Whether delayed delivery is on; taken for on where the broker does not let us know."""
+        found = await self._policy(topic, "delayedDelivery")
+        return not isinstance(found, dict) or found.get("active") is not False
+
     async def _policy(self, topic: str, name: str) -> Any:
         """The topic's own policy, else the namespace's: brokers without topic policies refuse the first."""
         parsed = TopicName.parse(topic)
@@ -149,41 +148,51 @@ class AdminClient:
                 return await self._get(path)
         return None
 
-    async def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
-        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
-        found: dict[str, Any] = body.get("subscriptions", {}).get(subscription, {})
-        return found
-
-    async def healthy(self) -> bool:
-        """Whether the broker says that it serves."""
+    async def check(self) -> None:
+        """Return when the broker's admin interface is there and knows this role. Raises AdminError naming the URL."""
+        path = "/admin/v2/brokers/version"
         try:
-            async with self._session.get(f"{self._web_url}/admin/v2/brokers/health") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
+            async with asyncio.timeout(limits.ADMIN_CHECK_TIMEOUT_S):
+                version = await self._call_text("GET", path)
+        except (AdminError, TimeoutError) as error:
+            if isinstance(error, AdminError) and error.status == _FORBIDDEN:  # it is there, and knows the role
+                return
+            raise AdminError(f"broker_web_url {self._web_url} cannot be used: {describe(error)}") from error
+        if not re.match(r"\d+\.\d+", version):
+            raise AdminError(f"broker_web_url {self._web_url} is not a broker's: GET {path}: {version[:50]!r}")
 
     async def close(self) -> None:
         """Close the HTTP session."""
         await self._session.close()
 
     async def _get(self, path: str) -> Any:
+        return await self._call("GET", path)
+
+    async def _call(self, method: str, path: str, body: object = None) -> Any:
+        text = await self._call_text(method, path, body)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError as error:
+            raise AdminError(f"{method} {path}: {error}") from error
+
+    async def _call_text(self, method: str, path: str, body: object = None) -> str:
         """Follow redirects here: the library would leave the token out on its way to another broker."""
         url = URL(self._web_url + path, encoded=True)
         try:
             for _ in range(limits.MAX_LOOKUP_REDIRECTS):
                 sent_s = time.time()
-                async with self._session.get(url, allow_redirects=False) as response:
+                async with self._session.request(method, url, json=body, allow_redirects=False) as response:
                     if response.status in _REDIRECTS:
                         url = url.join(URL(response.headers.get("Location", ""), encoded=True))
                         continue
                     self._compare_clocks(response.headers.get("Date"), sent_s)
                     text = await response.text()
-                    if response.status != 200:
-                        raise AdminError(f"GET {path}: {response.status} {text[:200]}", response.status)
-                    return json.loads(text) if text.strip() else None
+                    if response.status not in (200, 204):
+                        raise AdminError(f"{method} {path}: {response.status} {text[:200]}", response.status)
+                    return text
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise AdminError(f"GET {path}: {describe(error)}") from error
-        raise AdminError(f"GET {path}: redirected {limits.MAX_LOOKUP_REDIRECTS} times")
+            raise AdminError(f"{method} {path}: {describe(error)}") from error
+        raise AdminError(f"{method} {path}: redirected {limits.MAX_LOOKUP_REDIRECTS} times")
 
     def _compare_clocks(self, date: str | None, sent_s: float) -> None:
         """The header tells whole seconds, cut off, of some moment between the request and now."""
@@ -197,9 +206,20 @@ class AdminClient:
         self.clock_offset_s = least if least > 0 else min(most, 0.0)
 
 
-def _cursor_state(cursor: dict[str, Any]) -> CursorState:
-    return CursorState(
-        Position.parse(cursor["markDeletePosition"]),
-        cursor.get("individuallyDeletedMessages") or "[]",
-        {name: int(value) for name, value in (cursor.get("properties") or {}).items()},
-    )
+def _candidate(consumer: dict[str, Any]) -> Candidate:
+    try:
+        connected_ms = round(datetime.fromisoformat(consumer["connectedSince"]).timestamp() * 1000)
+    except (KeyError, TypeError, ValueError):  # not every broker writes it alike
+        connected_ms = None
+    stated = {str(key): str(value) for key, value in (consumer.get("metadata") or {}).items()}
+    return Candidate(consumer.get("consumerName") or "", consumer.get("appId") or None, stated, connected_ms)
+
+
+@contextlib.contextmanager
+def _well_formed(what: str) -> Iterator[None]:
+    """An answer that lacks a field, or holds something else there, is a call that failed: the next may not."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise AdminError(f"{what}: the answer cannot be read: {reason}") from error

@@ -1,7 +1,9 @@
 """Single entries read again from the broker, for redelivery and for gaps."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
@@ -19,19 +21,38 @@ async def read_range(
     after: Position,
     to: Position,
     on_entries: Callable[[list[StoredEntry]], None],
-    permits: int = limits.FEED_PERMITS,
 ) -> None:
     """Give every entry in (after, to] to `on_entries`, in order. Raises BrokerError.
 
     A reader that gives nothing for READ_STALL_S is replaced by another one behind what was read.
     """
+    await read_until(
+        connection, topic, after, to, on_entries, lambda: False, limits.FEED_PERMITS, limits.REQUEST_TIMEOUT_S
+    )
+
+
+async def read_until(
+    connection: BrokerConnection,
+    topic: str,
+    after: Position,
+    to: Position,
+    on_entries: Callable[[list[StoredEntry]], None],
+    enough: Callable[[], bool],
+    permits: int,
+    patience_s: float,
+) -> Position:
+    """`read_range` until there is `enough`; returns how far it came. Raises BrokerError.
+
+    `patience_s`: how long readers may give nothing.
+    """
     silent_s = 0.0
-    while after < to:
-        reached = await _read_until_silent(connection, topic, after, to, on_entries, permits)
+    while after < to and not enough():
+        reached = await _read_until_silent(connection, topic, after, to, on_entries, permits, enough)
         silent_s = silent_s + limits.READ_STALL_S if reached == after else 0.0
-        if silent_s >= limits.REQUEST_TIMEOUT_S:
+        if silent_s >= patience_s:
             raise BrokerError(f"{topic}: nothing read behind {after} for {silent_s:g} s")
         after = reached
+    return after
 
 
 async def _read_until_silent(
@@ -41,6 +62,7 @@ async def _read_until_silent(
     to: Position,
     on_entries: Callable[[list[StoredEntry]], None],
     permits: int,
+    enough: Callable[[], bool],
 ) -> Position:
     """Read towards `to`; returns how far it came."""
     reached = after
@@ -54,8 +76,8 @@ async def _read_until_silent(
             on_entries(wanted)
         reached = Position(entries[-1].ledger, entries[-1].entry)
         progress.set()
-        if reached < to:
-            reader.grant(sum(entry.message_count for entry in entries))
+        if reached < to and not enough():
+            reader.top_up(permits)
 
     def on_closed(reason: str) -> None:
         lost.append(reason)
@@ -63,8 +85,8 @@ async def _read_until_silent(
 
     reader = await open_reader(connection, topic, after, receive, on_closed)
     try:
-        reader.grant(permits)
-        while reached < to:
+        reader.top_up(permits)
+        while reached < to and not enough():
             progress.clear()
             try:
                 async with asyncio.timeout(limits.READ_STALL_S):
@@ -78,33 +100,75 @@ async def _read_until_silent(
     return reached
 
 
+class Fetched(NamedTuple):
+    """What became of the positions asked for; the bytes of others were not read, for there was enough already."""
+
+    found: dict[tuple[int, int], StoredEntry]
+    gone: list[tuple[int, int]]
+    """Deleted in the broker."""
+    failed: list[tuple[int, int]]
+    """Could not be read this time."""
+    errors: list[BrokerError]
+    """Why."""
+
+
 async def fetch_entries(
-    connection: BrokerConnection, topic: str, positions: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], StoredEntry]:
-    """The entries at `positions` (ascending); those the broker has deleted are missing. Raises BrokerError."""
+    connection: BrokerConnection,
+    topic: str,
+    positions: Sequence[tuple[int, int]],
+    max_bytes: float = math.inf,
+    patience_s: float = limits.REQUEST_TIMEOUT_S,
+) -> Fetched:
+    """Read the entries at `positions` (ascending), and stop when those found weigh `max_bytes`.
+
+    `patience_s`: how long the broker may give nothing before a position counts as failed.
+    """
     wanted = set(positions)
-    found: dict[tuple[int, int], StoredEntry] = {}
+    fetched = Fetched({}, [], [], [])
+    size = 0
 
     def keep(entries: list[StoredEntry]) -> None:
+        nonlocal size
         for entry in entries:
-            if (entry.ledger, entry.entry) in wanted:
-                found[entry.ledger, entry.entry] = entry
+            if entry[:2] in wanted:
+                fetched.found[entry.ledger, entry.entry] = entry
+                size += len(entry.raw)
 
-    for first, last in _runs(positions):
-        after = Position(first[0], first[1] - 1)
-        span = last[1] - first[1] + 1
-        await read_range(connection, topic, after, Position(*last), keep, permits=max(span, 1))
-    return found
+    def enough() -> bool:
+        return size >= max_bytes
+
+    async def read(run: list[tuple[int, int]]) -> BrokerError | None:
+        after, to = Position(run[0][0], run[0][1] - 1), Position(*run[-1])
+        span = run[-1][1] - run[0][1] + 1
+        try:
+            reached = await read_until(connection, topic, after, to, keep, enough, span, patience_s)
+        except BrokerError as error:
+            return error
+        fetched.gone.extend(one for one in run if one <= reached and one not in fetched.found)
+        return None
+
+    runs = _runs(positions)
+    for start in range(0, len(runs), limits.REFETCH_READERS):
+        if enough():
+            break
+        together = runs[start : start + limits.REFETCH_READERS]
+        for run, error in zip(together, await asyncio.gather(*map(read, together)), strict=True):
+            if error is not None and error.code is not None and len(together) > 1:
+                # The broker refused it: a policy may leave room for one reader, and not for so many.
+                error = await read(run)
+            if error is not None:
+                fetched.failed.extend(one for one in run if one not in fetched.found)
+                fetched.errors.append(error)
+    return fetched
 
 
-def _runs(positions: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _runs(positions: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Neighbours in the same ledger, joined over gaps of up to MAX_SKIP entries."""
-    runs: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    runs: list[list[tuple[int, int]]] = []
     for position in positions:
-        if runs:
-            first, last = runs[-1]
-            if last[0] == position[0] and position[1] - last[1] <= MAX_SKIP:
-                runs[-1] = (first, position)
-                continue
-        runs.append((position, position))
+        last = runs[-1][-1] if runs else (-1, 0)
+        if last[0] == position[0] and position[1] - last[1] <= MAX_SKIP:
+            runs[-1].append(position)
+        else:
+            runs.append([position])
     return runs

@@ -7,8 +7,9 @@ nothing is decoded here but the metadata.
 import uuid
 from collections.abc import Callable
 
-from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.broker.connection import BrokerConnection
 from bridge.protocol.entries import StoredEntry
+from bridge.protocol.permits import Permits
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tracker import EARLIEST, Position
 
@@ -30,17 +31,24 @@ class EntryReader:
         self._after = after
         self._on_entries = on_entries
         self._on_closed = on_closed
+        self._permits = Permits()
         self.consumer_id = connection.register(self)
         self.closed = False
 
-    def grant(self, permits: int) -> None:
-        """Let the broker send `permits` more messages; ignored when the reader is closed."""
-        if self.closed or permits <= 0 or self._connection.is_closed:
+    @property
+    def permits(self) -> int:
+        """Messages that the broker may still send, in its own count: below zero after a batch larger than that."""
+        return self._permits.count
+
+    def top_up(self, permits: int) -> None:
+        """Let the broker send so many messages from now on; ignored when the reader is closed."""
+        if self.closed or self._connection.is_closed:
             return
-        command = BaseCommand(type=BaseCommand.FLOW)
-        command.flow.consumer_id = self.consumer_id
-        command.flow.messagePermits = permits
-        self._connection.send(command)
+        for grant in self._permits.top_up(permits):
+            command = BaseCommand(type=BaseCommand.FLOW)
+            command.flow.consumer_id = self.consumer_id
+            command.flow.messagePermits = grant
+            self._connection.send(command)
 
     async def subscribe(self, topic: str) -> None:
         """Send SUBSCRIBE. Raises BrokerError."""
@@ -61,8 +69,8 @@ class EntryReader:
         subscribe.initialPosition = CommandSubscribe.Latest
         try:
             await self._connection.request(command, request_id)
-        except BrokerError:
-            self._forget()
+        except BaseException:  # also when nobody waits any more: the broker may have opened it, or be about to
+            self.close()
             raise
 
     async def last_position(self) -> Position:
@@ -91,10 +99,12 @@ class EntryReader:
         """From the connection."""
         if self.closed:
             return
+        before = self._permits.count
+        self._permits.use(sum([entry.batch_size for entry in entries]))
         if (entries[0].ledger, entries[0].entry) <= self._after:
-            known = [entry for entry in entries if (entry.ledger, entry.entry) <= self._after]
-            self.grant(sum(entry.message_count for entry in known))
-            entries = entries[len(known) :]
+            entries = [entry for entry in entries if (entry.ledger, entry.entry) > self._after]
+            if not entries:
+                self.top_up(before)
         if entries:
             self._on_entries(entries)
 

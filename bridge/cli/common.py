@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from bridge.config import parse_duration_ms
+
+TEXT_COLUMN_LEAST = 24
+"""Columns of text are folded to no less: times and positions fit."""
 
 
 class CommandFailed(Exception):
@@ -110,13 +114,36 @@ def print_json(value: Any) -> None:
 
 
 def print_table(table: Table) -> None:
-    """The result for people. Not cut to a width nobody looks at when it goes to a pipe or a file."""
-    Console(width=None if sys.stdout.isatty() else 500).print(table)
+    """The result for people. Not cut to a width nobody looks at when it goes to a pipe or a file.
+
+    No number is broken: rows that do not fit a terminal are printed as blocks, a value to a line.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 500)
+    if sum(_least_width(column) + 2 for column in table.columns) - 2 <= console.width:
+        console.print(table)
+    else:
+        _print_blocks(table, console)
+
+
+def _least_width(column: Column) -> int:
+    widest = max(cell_len(str(text)) for text in (column.header, *column.cells))
+    return widest if column.no_wrap else min(widest, TEXT_COLUMN_LEAST)
+
+
+def _print_blocks(table: Table, console: Console) -> None:
+    first, *rest = table.columns
+    names = max(cell_len(str(column.header)) for column in table.columns)
+    for title, *values in zip(*(list(column.cells) for column in table.columns), strict=True):
+        console.print(f"{first.header!s:<{names}}  {title}", style="bold", markup=False, highlight=False)
+        for column, value in zip(rest, values, strict=True):
+            console.print(f"{column.header!s:<{names}}  {value}", markup=False, highlight=False)
+        console.print()
 
 
 def plain_table(columns: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """An empty table without frames; `numbers` are the columns aligned to the right."""
+    """An empty table without frames; `numbers` are the columns aligned to the right, which are not broken."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        is_number = column in numbers
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     return table

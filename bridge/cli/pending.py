@@ -20,6 +20,7 @@ from bridge.cli.common import (
     print_table,
 )
 from bridge.cli.stats import Topic
+from bridge.message_ids import MessageId
 from bridge.times import format_time
 from tracker import Position
 
@@ -27,7 +28,7 @@ Subscription = Annotated[str, typer.Option("--subscription", "-s", help="The sub
 OneSubscription = Annotated[str | None, typer.Option("--subscription", "-s", help="The subscription.")]
 AllSubscriptions = Annotated[bool, typer.Option("--all-subscriptions", help="For each there is.")]
 MessageIds = Annotated[
-    list[str], typer.Option("--message-id", metavar="L:E", help="Ledger and entry; may be repeated.")
+    list[str], typer.Option("--message-id", metavar="ID", help="L:E, or as a client prints it; may be repeated.")
 ]
 _PAGE = 1_000
 _SHOWN_BYTES = 60
@@ -42,7 +43,9 @@ def pending(
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="With this property; repeatable.")
     ] = None,
-    message_id: Annotated[str | None, typer.Option(metavar="L:E", help="Only this one.")] = None,
+    message_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this one: L:E, or as a client prints it.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Stop after so many.")] = 100,
     payload: Annotated[bool, typer.Option("--payload", help="Show what is in them.")] = False,
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
@@ -115,15 +118,15 @@ def _steer(
     where: tuple[str, str | None],
     output: Output,
 ) -> None:
-    listed = [str(_position(text)) for text in message_ids]
+    listed = {text: str(_position(text)) for text in message_ids}
     admin_url, auth_params = where
     rows = []
     for name in names:
         path = f"{_path(topic, name)}/{act}"
-        answer = ask(admin_url, path, "POST", auth_params, {"messageIds": listed})
+        answer = ask(admin_url, path, "POST", auth_params, {"messageIds": list(listed)})
         rows += [
             {"subscription": name, "messageId": each, "outcome": answer["entries"][each]}
-            for each in dict.fromkeys(listed)
+            for each in dict.fromkeys(listed.values())
         ]
     if output is Output.json:
         print_json(rows)
@@ -157,7 +160,7 @@ def _path(topic: str, subscription: str) -> str:
 
 def _position(text: str) -> Position:
     try:
-        return Position.parse(text)
+        return MessageId.parse(text).position
     except ValueError as error:
         raise CommandFailed(str(error)) from None
 

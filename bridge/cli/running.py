@@ -10,6 +10,7 @@ import structlog
 from bridge.app import Bridge
 from bridge.collector import collect_when_quiet
 from bridge.config import Settings
+from tracker.private_files import UMASK
 
 try:
     import uvloop
@@ -26,6 +27,7 @@ def run_bridge(settings: Settings, on_up: Callable[[Bridge], None] | None = None
 
     `on_up` is called when it accepts clients. Raises bridge.app.StartError and tracker.StoreError.
     """
+    os.umask(UMASK)
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
         runner.run(_run(settings, on_up))
 

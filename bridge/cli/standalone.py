@@ -1,5 +1,6 @@
 """`delay-bridge standalone`: a real Pulsar on this machine with the bridge in front."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from bridge.config import DATA_HOME, load_settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.ports import is_free
 from bridge.logs import configure_logs
+from tracker.private_files import UMASK, keep_private
 
 _HOST = "127.0.0.1"
 
@@ -46,6 +48,9 @@ def standalone(
     for wanted in (port, web_port):
         if wanted and not is_free(wanted, _HOST):
             raise CommandFailed(f"port {wanted} is in use by another process: choose another, or 0 for any free one")
+    os.umask(UMASK)
+    if (reason := keep_private(data_dir, "pulsar")) is not None:
+        typer.echo(f"warning: {reason}", err=True)
     typer.echo("starting Pulsar ...", err=True)
     with EmbeddedPulsar(data_dir.absolute() / "pulsar", broker_port, broker_web_port) as broker:
         urls = {"broker_service_url": broker.service_url, "broker_web_url": broker.web_url}

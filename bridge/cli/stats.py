@@ -35,13 +35,14 @@ def stats(
         return
     earliest, latest = found["earliestDeliverAt"], found["latestDeliverAt"]
     print(f"{found['topic']}: {found['role']}, owner {found['owner'] or 'not known'}")
-    print(
-        f"{found['entries']:,} entries, {found['storageSize']:,} bytes in {found['timePartitions']:,} time partitions; "
-        f"{found['memoryEntries']:,} entries, {found['memorySize']:,} bytes in memory"
-    )
-    if earliest is not None and latest is not None:
-        print(f"due from {format_time(earliest)} to {format_time(latest)}")
-    _print_subscriptions(found["subscriptions"])
+    if found["entries"] is not None:  # of a topic that another bridge owns nothing is known here
+        print(
+            f"{found['entries']:,} entries, {found['storageSize']:,} bytes in {found['timePartitions']:,} time "
+            f"partitions; {found['memoryEntries']:,} entries, {found['memorySize']:,} bytes in memory"
+        )
+        if earliest is not None and latest is not None:
+            print(f"due from {format_time(earliest)} to {format_time(latest)}")
+        _print_subscriptions(found["subscriptions"])
     for each in found["warnings"]:
         print(f"{each['severity']}: {each['text']}")
 

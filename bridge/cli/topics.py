@@ -29,11 +29,16 @@ def topics(
             topic["topic"],
             topic["role"],
             topic["owner"] or "-",
-            f"{topic['entries']:,}",
-            f"{topic['storageSize']:,}",
-            f"{topic['pending']:,}",
+            _count(topic["entries"]),
+            _count(topic["storageSize"]),
+            _count(topic["pending"]),
             "-" if topic["earliestDeliverAt"] is None else format_time(topic["earliestDeliverAt"]),
-            f"{topic['latenessP99Ms']:,}",
+            _count(topic["latenessP99Ms"]),
             str(topic["warnings"]),
         )
     print_table(table)
+
+
+def _count(value: int | None) -> str:
+    """Of a topic that another bridge owns nothing is known here."""
+    return "-" if value is None else f"{value:,}"

@@ -1,9 +1,12 @@
 """What the gateway needs to know of single commands."""
 
+import secrets
+
+from bridge.broker.admin import MARK_METADATA
 from bridge.broker.connection import BrokerError
 from bridge.ownership import HIDDEN_SUBSCRIPTION
-from bridge.protocol.frames import Frame
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
+from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 from bridge.protocol.topic_name import TopicName
 
 
@@ -31,7 +34,15 @@ def refuse_reserved(subscribe: CommandSubscribe) -> None:
         )
 
 
-def request_id_of(frame: Frame) -> int:
-    """The request that a SUCCESS or ERROR answers."""
+def marked(frame: Frame) -> tuple[Frame, str]:
+    """The SUBSCRIBE with a mark that nobody can guess among the consumer's metadata, and the mark.
+
+    The broker lists the metadata of the consumers that it has accepted: so the bridge knows this one again.
+    """
     command = frame.command()
-    return int(command.success.request_id if command.type == BaseCommand.SUCCESS else command.error.request_id)
+    mark = secrets.token_urlsafe(12)
+    kept = [each for each in command.subscribe.metadata if each.key != MARK_METADATA]
+    del command.subscribe.metadata[:]
+    command.subscribe.metadata.extend(kept)
+    command.subscribe.metadata.add(key=MARK_METADATA, value=mark)
+    return Frame(frame.type, memoryview(encode_frame(command))), mark

@@ -5,10 +5,15 @@ what changes the broker's cursor is relayed and noted. Everything else goes to t
 """
 
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bridge import limits
-from bridge.gateway.client_commands import is_tracked
+from bridge.broker.connection import BrokerError
+from bridge.gateway.client_commands import is_tracked, marked
+from bridge.gateway.producers import Relay
+from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE
 from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.errors import ProtocolError
@@ -18,6 +23,7 @@ from bridge.protocol.pulsar_pb2 import (
     CommandAck,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
+    ServerError,
 )
 from bridge.protocol.topic_name import TopicName
 from tracker import Position
@@ -31,9 +37,6 @@ class TrackedTopics(Protocol):
 
     def detach(self, consumer: TrackedConsumer) -> None:
         """The consumer is gone; what it has not acked is free again."""
-
-    def closed_by_broker(self, consumer: TrackedConsumer) -> None:
-        """The broker closes the consumer: its topic is unloaded, or its cursor was moved past the bridge."""
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """The client takes `permits` more messages."""
@@ -53,60 +56,112 @@ class TrackedTopics(Protocol):
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The broker deleted the subscription."""
 
+    def attaching(
+        self, topic: str, subscription: str
+    ) -> AbstractAsyncContextManager[Callable[[], Coroutine[Any, Any, bool]]]:
+        """Enter before SUBSCRIBE is sent, leave after it; gives what tells whether the cursor is to be marked."""
+
     def owner_url(self, topic: str) -> Coroutine[Any, Any, str]:
         """The address of the bridge that a client of `topic` is to connect to."""
+
+
+@dataclass(slots=True, eq=False)
+class Joining:
+    """A SUBSCRIBE under way. `abandoned`: the client has closed the consumer before it was there."""
+
+    subscribe: CommandSubscribe
+    abandoned: bool = False
 
 
 class SessionConsumers:
     """Handlers of the commands that name a consumer; `tracked` are the consumers the bridge dispatches to."""
 
-    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Callable[[Upstream | None, Frame], None]):
+    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Relay):
         """`relay` sends a frame to an upstream connection, the client's first one for None."""
         self.tracked: dict[int, TrackedConsumer] = {}
         self._writer = writer
         self._topics = topics
         self._relay = relay
         self._upstreams: dict[int, Upstream] = {}
+        self._joining: dict[int, Joining] = {}
         self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
-        self._requests: dict[int, Callable[[bool], None]] = {}
         self._cursor_requests: dict[int, Callable[[Position], None]] = {}
 
     def upstream(self, consumer_id: int) -> Upstream | None:
-        """Where a consumer lives. One nobody knows is the first broker's matter, which answers as a broker does."""
+        """Where a consumer lives. One nobody knows is the first broker's matter, which answers as a broker does.
+
+        Raises ProtocolError for ids that the gateway's own consumers may have on the client's connection.
+        """
+        if STAMP_CONSUMER_ID_BASE <= consumer_id < 2 * STAMP_CONSUMER_ID_BASE:
+            raise ProtocolError(f"consumer id {consumer_id} is not below {STAMP_CONSUMER_ID_BASE}")
         return self._upstreams.get(consumer_id)
 
     # -- the client's commands
 
-    def subscribe(self, upstream: Upstream, frame: Frame, subscribe: CommandSubscribe) -> None:
-        """Relay; when the broker accepts a tracked consumer it is attached."""
+    def join(self, subscribe: CommandSubscribe) -> Joining | None:
+        """A SUBSCRIBE came; None when a consumer has its id.
+
+        Raises BrokerError, as a broker answers, while another one is being opened with its id, and ProtocolError.
+        """
+        consumer_id = subscribe.consumer_id
+        if consumer_id in self._joining:
+            raise BrokerError(f"consumer {consumer_id} is being created", ServerError.ServiceNotReady)
+        if self.upstream(consumer_id) is not None:
+            return None
+        joining = self._joining[consumer_id] = Joining(subscribe)
+        return joining
+
+    def subscribe(self, upstream: Upstream, frame: Frame, joining: Joining) -> bool:
+        """Relay; when the broker accepts a tracked consumer it is attached.
+
+        False when the client has closed the consumer meanwhile, and waits for nothing.
+        """
+        if joining.abandoned:
+            return False
+        subscribe = joining.subscribe
         self._upstreams[subscribe.consumer_id] = upstream
+        mark = ""
         if is_tracked(subscribe):
-            self._when_answered(subscribe.request_id, lambda ok: self._subscribed(subscribe, ok))
-        self._relay(upstream, frame)
+            frame, mark = marked(frame)
+        self._relay(upstream, frame, lambda ok: self._subscribed(upstream, joining, mark, ok))
+        return True
+
+    def subscribe_again(self, frame: Frame, consumer_id: int) -> None:
+        """Relay a SUBSCRIBE with the id of a consumer that is there: the broker agrees, and nothing changes."""
+        self._relay(self.upstream(consumer_id), frame, None)
+
+    def not_joined(self, joining: Joining | None) -> None:
+        """The SUBSCRIBE came to nothing."""
+        if joining is not None and self._joining.get(joining.subscribe.consumer_id) is joining:
+            del self._joining[joining.subscribe.consumer_id]
+            self._upstreams.pop(joining.subscribe.consumer_id, None)
 
     def on_flow(self, frame: Frame) -> None:
-        """Permits of a tracked consumer are the bridge's: the broker sees none and dispatches nothing."""
+        """Permits of a tracked consumer are the bridge's: the broker sees none and dispatches nothing.
+
+        Those for a consumer that is not there yet count for nothing, as at the broker.
+        """
         flow = frame.command().flow
         consumer = self.tracked.get(flow.consumer_id)
-        if consumer is None:
-            self._relay(self.upstream(flow.consumer_id), frame)
-        else:
+        if consumer is not None and not consumer.passed:
             self._topics.flow(consumer, flow.messagePermits)
+        elif flow.consumer_id not in self._joining:
+            self._relay(self.upstream(flow.consumer_id), frame, None)
 
     def on_ack(self, frame: Frame) -> None:
         """Relayed untouched, and noted."""
         ack = frame.command().ack
-        self._relay(self.upstream(ack.consumer_id), frame)
+        self._relay(self.upstream(ack.consumer_id), frame, None)
         consumer = self.tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
-        if consumer is not None:
+        if consumer is not None and not consumer.passed:
             self._topics.acked(consumer, ack)
 
     def on_redeliver(self, frame: Frame) -> None:
         """Who dispatches redelivers."""
         redeliver = frame.command().redeliverUnacknowledgedMessages
         consumer = self.tracked.get(redeliver.consumer_id)
-        if consumer is None:
-            self._relay(self.upstream(redeliver.consumer_id), frame)
+        if consumer is None or consumer.passed:
+            self._relay(self.upstream(redeliver.consumer_id), frame, None)
             return
         positions = [(position.ledgerId, position.entryId) for position in redeliver.message_ids]
         self._topics.redeliver(consumer, positions or None)
@@ -118,47 +173,44 @@ class SessionConsumers:
         if consumer is not None:
             topic, subscription = consumer.topic, consumer.subscription
             self._topics.seeking(consumer)
-            self._when_answered(seek.request_id, lambda _: self._topics.sought(topic, subscription))
-        self._relay(self.upstream(seek.consumer_id), frame)
+        answered = None if consumer is None else lambda _: self._topics.sought(topic, subscription)
+        self._relay(self.upstream(seek.consumer_id), frame, answered)
 
     def on_unsubscribe(self, frame: Frame) -> None:
         """Relayed; when the broker agrees the subscription is forgotten."""
         unsubscribe = frame.command().unsubscribe
         consumer = self.tracked.get(unsubscribe.consumer_id)
-        if consumer is not None:
-            self._when_answered(unsubscribe.request_id, lambda ok: self._unsubscribed(consumer, ok))
-        self._relay(self.upstream(unsubscribe.consumer_id), frame)
+        answered = None if consumer is None else lambda ok: self._unsubscribed(consumer, ok)
+        self._relay(self.upstream(unsubscribe.consumer_id), frame, answered)
 
     def on_close(self, frame: Frame) -> None:
         """Relayed; what the consumer has not acked is free."""
         consumer_id = frame.command().close_consumer.consumer_id
-        self._relay(self.upstream(consumer_id), frame)
+        joining = self._joining.pop(consumer_id, None)
+        if joining is not None:
+            joining.abandoned = True
+        self._relay(self.upstream(consumer_id), frame, None)
         self._drop(consumer_id)
         self._former.pop(consumer_id, None)
 
     def on_consumer_stats(self, frame: Frame) -> None:
         """Relayed."""
-        self._relay(self.upstream(frame.command().consumerStats.consumer_id), frame)
+        self._relay(self.upstream(frame.command().consumerStats.consumer_id), frame, None)
 
     def on_get_last_message_id(self, frame: Frame) -> None:
         """Relayed."""
-        self._relay(self.upstream(frame.command().getLastMessageId.consumer_id), frame)
+        self._relay(self.upstream(frame.command().getLastMessageId.consumer_id), frame, None)
 
     # -- the broker's answers
 
-    def answered(self, request_id: int, ok: bool) -> None:
-        """A SUCCESS or ERROR went to the client."""
-        if self._requests:
-            waiting = self._requests.pop(request_id, None)
-            if waiting is not None:
-                waiting(ok)
-
-    def closed_by_broker(self, consumer_id: int) -> None:
+    def closed_by_broker(self, upstream: Upstream, consumer_id: int) -> None:
         """A CLOSE_CONSUMER of the broker."""
+        if self._upstreams.get(consumer_id) is not upstream or consumer_id in self._joining:
+            return  # it speaks of one that the client has closed
         consumer = self.tracked.get(consumer_id)
         if consumer is not None:
             self._former[consumer_id] = consumer
-            self._topics.closed_by_broker(consumer)
+            consumer.closed_by_broker = True
         self._drop(consumer_id)
 
     def last_message_id(self, response: CommandGetLastMessageIdResponse) -> bool:
@@ -206,14 +258,19 @@ class SessionConsumers:
         tracked, self.tracked = list(self.tracked.values()), {}
         for consumer in tracked:
             self._topics.detach(consumer)
-        waiting, self._requests = list(self._requests.values()), {}
-        for callback in waiting:
-            callback(False)
 
     # -- inside
 
-    def _subscribed(self, subscribe: CommandSubscribe, ok: bool) -> None:
-        if not ok or subscribe.consumer_id in self.tracked:
+    def _subscribed(self, upstream: Upstream, joining: Joining, mark: str, ok: bool) -> None:
+        if joining.abandoned:
+            return
+        if not ok:
+            self.not_joined(joining)
+            return
+        subscribe = joining.subscribe
+        del self._joining[subscribe.consumer_id]
+        self._upstreams[subscribe.consumer_id] = upstream
+        if not mark:
             return
         consumer = TrackedConsumer(
             self._writer,
@@ -222,6 +279,7 @@ class SessionConsumers:
             subscribe.consumer_id,
             subscribe.consumer_name,
             subscribe.priority_level,
+            mark,
         )
         self.tracked[subscribe.consumer_id] = consumer
         self._former.pop(subscribe.consumer_id, None)
@@ -237,11 +295,6 @@ class SessionConsumers:
         consumer = self.tracked.pop(consumer_id, None)
         if consumer is not None:
             self._topics.detach(consumer)
-
-    def _when_answered(self, request_id: int, callback: Callable[[bool], None]) -> None:
-        if len(self._requests) >= limits.MAX_PENDING_REQUESTS:
-            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} requests at once")
-        self._requests[request_id] = callback
 
 
 CONSUMER_HANDLERS: dict[int, Callable[[SessionConsumers, Frame], None]] = {

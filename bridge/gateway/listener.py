@@ -7,6 +7,7 @@ import structlog
 
 from bridge import limits
 from bridge.gateway.consumers import TrackedTopics
+from bridge.gateway.limited_log import LimitedLog
 from bridge.gateway.session import ClientSession
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,7 @@ class Gateway:
         """`service_url`: the broker that sessions connect to first."""
         self.service_url = service_url
         self.topics = topics
+        self.log = LimitedLog()
         self._max_connections = max_connections
         self._sessions: set[ClientSession] = set()
         self._server: asyncio.Server | None = None
@@ -53,6 +55,7 @@ class Gateway:
         self._empty.clear()
         if self._sessions:
             await self._empty.wait()  # each session is cut after CLOSE_TIMEOUT_S at the latest
+        self.log.close()
 
     # -- SessionHost
 

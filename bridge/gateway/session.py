@@ -7,23 +7,37 @@ away, everything is closed, and the client's own reconnection does the rest.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
 from bridge import limits
 from bridge.broker.connection import PROTOCOL_VERSION, BrokerError
-from bridge.gateway.client_commands import refuse_reserved, request_id_of
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
-from bridge.gateway.lookups import Lookups, lookup_answer
+from bridge.gateway.keep_alive import KeepAlive
+from bridge.gateway.limited_log import LimitedLog
+from bridge.gateway.lookups import Lookups
+from bridge.gateway.openings import Openings
+from bridge.gateway.producers import SessionProducers
+from bridge.gateway.requests import (
+    ANSWERS,
+    BROKER_INITIATED,
+    REQUESTS,
+    Answered,
+    RequestsInFlight,
+    body_of,
+    is_gateways_own,
+    request_id_of,
+)
+from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE, OwnRequests
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.gateway.upstream import Upstream, open_upstream
+from bridge.gateway.turns import Turns
+from bridge.gateway.upstream import Upstream
+from bridge.gateway.upstreams import SessionUpstreams
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
-    CommandLookupTopicResponse,
-    FeatureFlags,
     ServerError,
 )
 from bridge.sliced_reads import SlicedReads
@@ -31,8 +45,8 @@ from tracker import Position
 
 log = structlog.get_logger(__name__)
 
-BROKER_INITIATED = (1 << 64) - 1
-"""The request id of commands that answer no request."""
+T = TypeVar("T")
+_PING = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))
 
 
 class SessionHost(Protocol):
@@ -40,6 +54,7 @@ class SessionHost(Protocol):
 
     service_url: str
     topics: TrackedTopics
+    log: LimitedLog
 
     def opened(self, session: "ClientSession") -> bool:
         """Count it in; False when there are too many."""
@@ -56,20 +71,26 @@ class ClientSession(SlicedReads):
         super().__init__(limits.CLIENT_READ_BYTES)
         self.peer = "?"
         self._host = host
+        self._log = host.log
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(limits.MAX_CONNECT_COMMAND_BYTES)
-        self._connect: BaseCommand | None = None
         self._connected = False
-        self._upstreams: dict[str, asyncio.Task[Upstream]] = {}
-        self._primary: Upstream | None = None
-        self._only: Upstream | None = None  # the one upstream as long as there is only one: the fast path
-        self._challenger: Upstream | None = None
-        self._producers: dict[int, Upstream] = {}
+        self._upstreams = SessionUpstreams(self, self.spawn)
+        self._requests = RequestsInFlight()
+        self._producers = SessionProducers(self._relay_to)
         self._consumers = SessionConsumers(self, host.topics, self._relay_to)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lookups = Lookups(host.service_url, self._upstream)
+        self._own_requests = OwnRequests()
+        self._lookups = Lookups(host.service_url, self._upstreams.get)
+        self._openings = Openings(
+            self, host.topics, self._lookups, self._requests, self._producers, self._consumers, self._own_requests
+        )
         self._handshake_timer: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._turns = Turns(self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held))
+        self._holds: set[str] = set()
+        self._keep_alive = KeepAlive(self._ping, self._vanished)
         self._upstreams_full = 0
         self._ended = False
         self.writable = True
@@ -90,114 +111,119 @@ class ClientSession(SlicedReads):
 
     def data_received(self, data: bytes) -> None:
         """Relay or handle every frame; a broken one ends the session."""
+        self._keep_alive.heard()
         try:
-            frames = self._decoder.feed(data, _RELAYED_FROM_CLIENT if self._relaying else NOTHING)
-            for frame in frames:
-                self._on_client_frame(frame)
-        except (ProtocolError, ValueError) as error:
+            self._turns.take(self._decoder.feed(data, _RELAYED_FROM_CLIENT if self._relaying else NOTHING))
+        except ProtocolError as error:
             self.end(str(error), error=True)
 
     def pause_writing(self) -> None:
-        """The client does not read: let the brokers wait."""
+        """The client does not read: let the brokers wait, and the subscriptions know at once."""
         self.writable = False
-        for upstream in self._open_upstreams():
-            upstream.pause_reading()
+        for upstream in self._upstreams.all():
+            upstream.hold_reads(True)
+        for consumer in self._consumers.tracked.values():
+            self._host.topics.flow(consumer, 0)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.writable = True
-        for upstream in self._open_upstreams():
-            upstream.resume_reading()
+        for upstream in self._upstreams.all():
+            upstream.hold_reads(False)
         for consumer in self._consumers.tracked.values():
             self._host.topics.flow(consumer, 0)
+        self._turns.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Free everything the client held."""
         if self._decoder.buffered and not self._ended:
-            log.warning("client session ends", peer=self.peer, reason="closed in the middle of a frame")
+            self._log.warning("client session ends", self.peer, "frame", reason="closed in the middle of a frame")
         self._transport = None
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
+        for timer in (self._handshake_timer, self._abort_timer):
+            if timer is not None:
+                timer.cancel()
+        self._keep_alive.stop()
+        self._turns.end()
         for task in self._tasks:
             task.cancel()
-        for upstream in self._open_upstreams():
-            upstream.close()
+        self._upstreams.end()
         self._consumers.end()
+        self._requests.end()
         self._host.closed(self)
+        if not self._tasks:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the parts that refer to this one: the collector of cycles comes by once in an hour."""
+        del self._turns, self._keep_alive, self._producers, self._consumers, self._upstreams
+        del self._lookups, self._openings
 
     # -- client frames
 
     def _on_client_frame(self, frame: Frame) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        try:
+            self._handle(frame)
+        except (ProtocolError, ValueError) as error:
+            self.end(str(error), error=True)
+
+    def _handle(self, frame: Frame) -> None:
         handler, consumer_handler = _CLIENT_HANDLERS.get(frame.type), CONSUMER_HANDLERS.get(frame.type)
+        opening = _OPENINGS.get(frame.type)
         if frame.type == RUN:
-            self._relay_to(self._only, frame)
+            self._relay_to(self._upstreams.only, frame)
         elif not self._connected:
             self._before_connected(frame)
-        elif handler is not None:
-            handler(self, frame)
-        elif consumer_handler is not None:
-            consumer_handler(self._consumers, frame)
         else:
-            self._relay_to(None, frame)
+            if frame.type in REQUESTS:
+                self._requests.begin(frame.type, request_id_of(frame))
+            if handler is not None:
+                handler(self, frame)
+            elif consumer_handler is not None:
+                consumer_handler(self._consumers, frame)
+            elif opening is not None:
+                opening(self._openings, frame)
+            else:
+                self._relay_to(None, frame)
 
     def _before_connected(self, frame: Frame) -> None:
-        if frame.type == BaseCommand.CONNECT and self._connect is None:
-            self._connect = frame.command()
+        if frame.type == BaseCommand.CONNECT and self._upstreams.connect is None:
+            body_of(frame)
+            connect = self._upstreams.connect = frame.command()
             # Only a proxy in front of us would set it; the bridge itself decides where to connect.
-            self._connect.connect.ClearField("proxy_to_broker_url")
-            self._spawn(self._open_primary())
-        elif frame.type == BaseCommand.AUTH_RESPONSE and self._challenger is not None:
-            self._challenger.write(frame.data)
+            connect.connect.ClearField("proxy_to_broker_url")
+            self.spawn(self._open_first(connect))
+        elif frame.type == BaseCommand.AUTH_RESPONSE and self._upstreams.first is not None:
+            self._on_auth_response(frame)
         else:
             raise ProtocolError(f"command of type {frame.type} before CONNECTED")
 
     def _on_auth_response(self, frame: Frame) -> None:
-        self._relay_to(self._challenger, frame)
+        following = self._upstreams.on_auth_response(frame)
+        if following is not None:
+            self._write_all([following])
 
     def _on_connect(self, frame: Frame) -> None:
         raise ProtocolError("CONNECT on a connection that is connected")
 
     def _on_ping(self, frame: Frame) -> None:
         """Answered by the broker, so that a broker lost without a word is noticed by the client's own keep-alive."""
-        for upstream in self._open_upstreams():
-            if self._loop.time() - upstream.heard > 3 * limits.KEEP_ALIVE_INTERVAL_S:
+        for upstream in self._upstreams.all():
+            if upstream.silent_s > 3 * limits.KEEP_ALIVE_INTERVAL_S:
                 self.end(f"{upstream.url} is silent", error=True)
                 return
             upstream.write(frame.data)
 
     def _on_pong(self, frame: Frame) -> None:
-        for upstream in self._open_upstreams():
+        for upstream in self._upstreams.all():
             upstream.write(frame.data)
 
     def _on_send(self, frame: Frame) -> None:
-        self._relay_to(self._producers.get(frame.command().send.producer_id), frame)
+        self._producers.on_send(frame)
 
     def _on_close_producer(self, frame: Frame) -> None:
-        self._relay_to(self._producers.pop(frame.command().close_producer.producer_id, None), frame)
-
-    def _on_lookup(self, frame: Frame) -> None:
-        self._spawn(self._lookup(frame.command()))
-
-    def _on_producer(self, frame: Frame) -> None:
-        producer = frame.command().producer
-
-        async def relay() -> None:
-            upstream = await self._lookups.upstream_of(producer.topic)
-            self._producers[producer.producer_id] = upstream
-            upstream.write(frame.data)
-
-        self._spawn(self._answering(producer.request_id, relay()))
-
-    def _on_subscribe(self, frame: Frame) -> None:
-        subscribe = frame.command().subscribe
-
-        async def relay() -> None:
-            refuse_reserved(subscribe)
-            self._consumers.subscribe(await self._lookups.upstream_of(subscribe.topic), frame, subscribe)
-
-        self._spawn(self._answering(subscribe.request_id, relay()))
+        self._producers.on_close(frame)
 
     # -- server frames (UpstreamOwner)
 
@@ -217,13 +243,15 @@ class ClientSession(SlicedReads):
         if out:
             self._write_all(out)
         for frame in frames:
-            if frame.type in (BaseCommand.SUCCESS, BaseCommand.ERROR):
-                self._consumers.answered(request_id_of(frame), frame.type == BaseCommand.SUCCESS)
+            if frame.type in ANSWERS:
+                answered = self._requests.on_answer(upstream, frame)
+                if answered is not None:
+                    answered(frame.type != BaseCommand.ERROR)
 
     def on_server_writable(self, writable: bool) -> None:
         """An upstream's buffer is full: stop reading from the client until all have room again."""
         self._upstreams_full += -1 if writable else 1
-        self.hold_reads(self._upstreams_full > 0)
+        self._hold("upstream", self._upstreams_full > 0)
 
     def on_server_lost(self, upstream: Upstream, reason: str) -> None:
         """Without one of its brokers the client starts over."""
@@ -236,28 +264,28 @@ class ClientSession(SlicedReads):
             upstream.decoder.limit_to(connected.max_message_size)
         if not upstream.connected.done():
             upstream.connected.set_result(None)
-        if upstream is not self._primary:
+        upstream.hold_reads(not self.writable)
+        if upstream is not self._upstreams.first:
             return None
         self._connected = True
         if connected.max_message_size:
             self._decoder.limit_to(connected.max_message_size)
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
+        self._keep_alive.start()
         connected.protocol_version = min(connected.protocol_version, PROTOCOL_VERSION)
         if connected.HasField("feature_flags"):
             # A flag this gateway does not know of is one it does not serve.
-            known = FeatureFlags()
-            for name in FeatureFlags.DESCRIPTOR.fields_by_name:
-                setattr(known, name, getattr(connected.feature_flags, name))
-            connected.feature_flags.CopyFrom(known)
+            connected.feature_flags.DiscardUnknownFields()
         return encode_frame(command)
 
-    def _on_auth_challenge(self, upstream: Upstream, frame: Frame) -> memoryview:
-        self._challenger = upstream
-        return frame.data
+    def _on_auth_challenge(self, upstream: Upstream, frame: Frame) -> memoryview | None:
+        shown = self._upstreams.on_challenge(upstream, frame)
+        self._turns.go_on()
+        return shown
 
     def _on_server_pong(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        return frame.data if upstream is self._primary else None
+        return frame.data if upstream is self._upstreams.first else None
 
     def _on_lookup_response(self, upstream: Upstream, frame: Frame) -> None:
         self._lookups.answered(frame.command().lookupTopicResponse)
@@ -267,27 +295,36 @@ class ClientSession(SlicedReads):
             error = frame.command().error
             upstream.connected.set_exception(BrokerError(error.message, error.error))
             upstream.connected.exception()
-            return frame.data if upstream is self._primary else None
+            return frame.data if upstream is self._upstreams.first else None
         return self._unless_own(upstream, frame)
 
     def _on_last_message_id(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        own = self._consumers.last_message_id(frame.command().getLastMessageIdResponse)
+        command = frame.command()
+        if self._own_requests.answered(upstream, command.getLastMessageIdResponse.request_id, command):
+            return None
+        own = self._consumers.last_message_id(command.getLastMessageIdResponse)
         return None if own else frame.data
 
     def _unless_own(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        return None if request_id_of(frame) > limits.GATEWAY_REQUEST_ID_BASE else frame.data
+        request_id = request_id_of(frame)
+        if not is_gateways_own(request_id):
+            return frame.data
+        self._own_requests.answered(upstream, request_id, frame.command())
+        return None
 
-    def _on_server_close(self, upstream: Upstream, frame: Frame) -> bytes:
+    def _on_server_close(self, upstream: Upstream, frame: Frame) -> bytes | None:
         """A broker's CLOSE_… names the next broker; without it the client looks up, and stays with the bridge."""
         command = frame.command()
         producer = command.type == BaseCommand.CLOSE_PRODUCER
+        if not producer and command.close_consumer.consumer_id >= STAMP_CONSUMER_ID_BASE:
+            return None  # none of the client's
         close = command.close_producer if producer else command.close_consumer
         close.ClearField("assignedBrokerServiceUrl")
         close.ClearField("assignedBrokerServiceUrlTls")
         if producer:
-            self._producers.pop(command.close_producer.producer_id, None)
+            self._producers.closed_by_broker(upstream, command.close_producer.producer_id)
         else:
-            self._consumers.closed_by_broker(command.close_consumer.consumer_id)
+            self._consumers.closed_by_broker(upstream, command.close_consumer.consumer_id)
         return encode_frame(command)
 
     # -- ClientWriter
@@ -299,15 +336,17 @@ class ClientSession(SlicedReads):
 
     def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command to the broker of a consumer."""
-        self._consumers.send(consumer_id, command)
+        if self._transport is not None:
+            self._consumers.send(consumer_id, command)
 
     def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
         """Ask the broker of a consumer for the mark-delete position."""
-        self._consumers.request_mark_delete(consumer_id, self._lookups.next_request_id(), answer)
+        if self._transport is not None:
+            self._consumers.request_mark_delete(consumer_id, self._lookups.next_request_id(), answer)
 
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
-        if self._consumers.close(consumer, self._lookups.next_request_id()):
+        if self._transport is not None and self._consumers.close(consumer, self._lookups.next_request_id()):
             command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
             command.close_consumer.consumer_id = consumer.consumer_id
             command.close_consumer.request_id = BROKER_INITIATED
@@ -317,10 +356,10 @@ class ClientSession(SlicedReads):
         """Close the client's connection; `connection_lost` does the rest. `error`: the client is to blame."""
         if self._transport is None or self._transport.is_closing():
             return
-        (log.warning if error else log.info)("client session ends", peer=self.peer, reason=reason)
+        (self._log.warning if error else self._log.info)("client session ends", self.peer, str(error), reason=reason)
         self._ended = True
         self._transport.close()
-        self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._abort)
+        self._abort_timer = self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._abort)
 
     # -- helpers
 
@@ -329,6 +368,28 @@ class ClientSession(SlicedReads):
         if self._transport is not None:
             self._transport.abort()
 
+    def _hold(self, reason: str, held: bool) -> None:
+        """Read nothing from the client as long as there is a reason."""
+        (self._holds.add if held else self._holds.discard)(reason)
+        self.hold_reads(bool(self._holds))
+
+    def _has_enough(self) -> bool:
+        """Whether it waits for brokers, or does not read what it is answered."""
+        if len(self._tasks) >= limits.CLIENT_TASKS_AT_ONCE and not self._upstreams.is_challenged:
+            return True  # unless what they wait for may be the client's answer to a broker
+        transport = self._transport
+        return not self.writable and transport is not None and transport.get_write_buffer_size() > limits.CLIENT_UNREAD
+
+    def _ping(self) -> None:
+        if self._upstreams_full or len(self._tasks) >= limits.CLIENT_TASKS_AT_ONCE:
+            self._keep_alive.heard()  # nothing is read from the client, and that is not its fault
+        else:
+            self.write_client(_PING)
+
+    def _vanished(self) -> None:
+        self.end(f"nothing came from the client for {2 * limits.KEEP_ALIVE_INTERVAL_S:g} s", error=True)
+        self._abort()  # whatever is still to be written: nobody reads it
+
     def _handshake_expired(self) -> None:
         if not self._connected:
             self.end(f"no CONNECT and answer to it within {limits.HANDSHAKE_TIMEOUT_S:g} s", error=True)
@@ -336,62 +397,52 @@ class ClientSession(SlicedReads):
     @property
     def broker_connections(self) -> int:
         """Its connections to brokers."""
-        return len(self._open_upstreams())
-
-    def _open_upstreams(self) -> list[Upstream]:
-        done = [task for task in self._upstreams.values() if task.done() and not task.cancelled()]
-        return [task.result() for task in done if task.exception() is None]
+        return len(self._upstreams.all())
 
     @property
     def _relaying(self) -> bool:
         """Whether frames that concern the broker alone need no look at all: there is but one."""
-        return self._connected and self._only is not None
+        return self._connected and self._upstreams.only is not None
 
-    def _relay_to(self, upstream: Upstream | None, frame: Frame) -> None:
-        """What concerns no handle that is known here goes to the first broker."""
-        upstream = upstream or self._primary
+    def _relay_to(self, upstream: Upstream | None, frame: Frame, answered: Answered | None = None) -> None:
+        """What concerns no handle that is known here goes to the first broker.
+
+        `answered`: called with whether the broker agreed, once its answer has gone to the client.
+        """
+        upstream = upstream or self._upstreams.first
         assert upstream is not None
+        if frame.type in REQUESTS:
+            self._requests.sent(request_id_of(frame), upstream, answered)
         upstream.write(frame.data)
 
     def _write_all(self, parts: Iterable[bytes | memoryview]) -> None:
         if self._transport is not None:
             self._transport.writelines(parts)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run work for as long as the client is there."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_done)
+        return task
 
-    async def _answering(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`; what goes wrong becomes the answer to the client's request, as a broker would word it."""
-        command = BaseCommand(type=BaseCommand.ERROR)
-        command.error.request_id = request_id
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception) and not _is_known(error):
+            log.critical("a client's command failed", peer=self.peer, exc_info=error)
+            self.end("internal error")
+        if self._transport is not None:
+            self._turns.go_on()
+        elif not self._tasks:
+            self._let_go()
+
+    def note_refusal(self, request_id: int, name: str, reason: str) -> None:
+        """Log that a request was refused."""
+        self._log.warning("request failed", self.peer, name, request_id=request_id, reason=reason)
+
+    async def _open_first(self, connect: BaseCommand) -> None:
         try:
-            await work
-            return
-        except BrokerError as error:
-            command.error.error = error.code or ServerError.ServiceNotReady
-            command.error.message = str(error)
-        except (ProtocolError, ValueError) as error:
-            self.end(str(error), error=True)
-            return
-        log.warning("request failed", peer=self.peer, request_id=request_id, reason=command.error.message)
-        self.write_client(encode_frame(command))
-
-    async def _lookup(self, command: BaseCommand) -> None:
-        request = command.lookupTopic
-
-        async def work() -> None:
-            answer = await self._lookups.resolve(request)
-            refused = answer.response == CommandLookupTopicResponse.Failed
-            owner = "" if refused else await self._host.topics.owner_url(request.topic)
-            self.write_client(encode_frame(lookup_answer(request, answer, owner)))
-
-        await self._answering(request.request_id, work())
-
-    async def _open_primary(self) -> None:
-        try:
-            self._primary = self._only = await self._upstream(self._host.service_url)
+            await self._upstreams.open_first(self._host.service_url, connect)
         except BrokerError as error:
             command = BaseCommand(type=BaseCommand.ERROR)
             command.error.request_id = BROKER_INITIATED
@@ -400,29 +451,10 @@ class ClientSession(SlicedReads):
             self.write_client(encode_frame(command))
             self.end(str(error))
 
-    async def _upstream(self, url: str) -> Upstream:
-        """The connection to a broker; the first is the one that answers what concerns no handle."""
-        task = self._upstreams.get(url)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            if len(self._upstreams) >= limits.MAX_BROKERS_PER_SESSION and url not in self._upstreams:
-                raise BrokerError(f"more than {limits.MAX_BROKERS_PER_SESSION} brokers", ServerError.ServiceNotReady)
-            task = self._loop.create_task(self._open_upstream(url))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            self._upstreams[url] = task
-        upstream = await asyncio.shield(task)
-        if self._primary is not None and upstream is not self._primary:
-            self._only = None
-            await upstream.connected
-        return upstream
 
-    async def _open_upstream(self, url: str) -> Upstream:
-        upstream = await open_upstream(url, self)
-        assert self._connect is not None
-        if self._primary is None:
-            self._primary = upstream
-        upstream.write(encode_frame(self._connect))
-        return upstream
+def _is_known(error: Exception) -> bool:
+    """Whether whoever waited for the task has been told."""
+    return isinstance(error, BrokerError | ProtocolError)
 
 
 _CLIENT_HANDLERS: dict[int, Callable[[ClientSession, Frame], None]] = {
@@ -431,10 +463,13 @@ _CLIENT_HANDLERS: dict[int, Callable[[ClientSession, Frame], None]] = {
     BaseCommand.PING: ClientSession._on_ping,
     BaseCommand.PONG: ClientSession._on_pong,
     BaseCommand.SEND: ClientSession._on_send,
-    BaseCommand.PRODUCER: ClientSession._on_producer,
     BaseCommand.CLOSE_PRODUCER: ClientSession._on_close_producer,
-    BaseCommand.LOOKUP: ClientSession._on_lookup,
-    BaseCommand.SUBSCRIBE: ClientSession._on_subscribe,
+}
+
+_OPENINGS: dict[int, Callable[[Openings, Frame], None]] = {
+    BaseCommand.LOOKUP: Openings.on_lookup,
+    BaseCommand.PRODUCER: Openings.on_producer,
+    BaseCommand.SUBSCRIBE: Openings.on_subscribe,
 }
 
 _RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})
@@ -451,4 +486,4 @@ _SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], bytes | m
     BaseCommand.CLOSE_CONSUMER: ClientSession._on_server_close,
 }
 
-RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset(_SERVER_HANDLERS)
+RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset(_SERVER_HANDLERS) - ANSWERS

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from bridge.protocol.frames import MessageFramer
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
+from bridge.protocol.topic_name import TopicName
 from tracker import Position
 
 
@@ -36,16 +37,35 @@ class TrackedConsumer:
     """Identity is the object: the same client may subscribe anew with the same consumer id."""
 
     def __init__(
-        self, writer: ClientWriter, topic: str, subscription: str, consumer_id: int, name: str, priority_level: int
+        self,
+        writer: ClientWriter,
+        topic: str,
+        subscription: str,
+        consumer_id: int,
+        name: str,
+        priority_level: int,
+        mark: str,
     ) -> None:
-        """`topic`: the full name of a topic partition; `priority_level`: 0 is served first, as in Pulsar."""
+        """`topic`: the full name of a topic partition; `priority_level`: 0 is served first, as in Pulsar.
+
+        `mark`: what the broker lists of this consumer and of no other.
+        """
         self.topic = topic
         self.subscription = subscription
         self.consumer_id = consumer_id
         self.name = name
         self.priority_level = priority_level
+        self.passed = False
+        """The broker dispatches to it: what it says goes there."""
+        self.mark = mark
+        self.admitted = False
+        """Whether the broker lists it."""
+        self.closed_by_broker = False
+        """Whether the broker took it away: because it unloads the topic, or because it sets the cursor anew."""
         self._writer = writer
-        self._framer = MessageFramer(consumer_id)
+        self.left_history = 0
+        """Once it is gone: of which history the cursor was when it was served last; 0 when nobody knows."""
+        self._framer = MessageFramer(consumer_id, TopicName.parse(topic).partition)
 
     @property
     def writable(self) -> bool:
@@ -78,6 +98,15 @@ class TrackedConsumer:
     def request_mark_delete(self, answer: Callable[[Position], None]) -> None:
         """Ask the broker where the subscription's cursor is; `answer` is not called when it does not say."""
         self._writer.request_mark_delete(self.consumer_id, answer)
+
+    def pass_through(self, permits: int) -> None:
+        """Let the broker dispatch to it, with the permits that it has left (0 or less: none)."""
+        self.passed = True
+        if permits > 0:
+            command = BaseCommand(type=BaseCommand.FLOW)
+            command.flow.consumer_id = self.consumer_id
+            command.flow.messagePermits = permits
+            self._writer.send_upstream(self.consumer_id, command)
 
     def close(self) -> None:
         """Close it on both sides; the client looks the topic up and subscribes anew by itself."""

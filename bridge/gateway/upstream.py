@@ -9,6 +9,7 @@ from bridge import limits
 from bridge.broker.connection import BrokerError, describe, split_service_url
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder
+from bridge.sliced_reads import SlicedReads
 
 log = structlog.get_logger(__name__)
 
@@ -30,26 +31,28 @@ class UpstreamOwner(Protocol):
         """The connection is gone. Told once."""
 
 
-class Upstream(asyncio.Protocol):
+class Upstream(SlicedReads):
     """Created by `open_upstream`."""
 
     def __init__(self, url: str, owner: UpstreamOwner) -> None:
         """`url`: an address that the configuration or a broker named."""
+        super().__init__(limits.UPSTREAM_READ_BYTES)
         self.url = url
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.decoder = FrameDecoder()
-        self.heard = asyncio.get_running_loop().time()
+        self._heard = asyncio.get_running_loop().time()
         self._owner = owner
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the limits of the write buffer."""
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._transport.set_write_buffer_limits(limits.SERVER_WRITE_HIGH_WATER, limits.SERVER_WRITE_LOW_WATER)
 
     def data_received(self, data: bytes) -> None:
         """Hand the frames to the session; a broken one ends the connection."""
-        self.heard = asyncio.get_running_loop().time()
+        self._heard = asyncio.get_running_loop().time()
         try:
             frames = self.decoder.feed(data, self._owner.relayed_from_broker)
             if frames:
@@ -75,20 +78,20 @@ class Upstream(asyncio.Protocol):
             self.connected.exception()  # seen, also when nobody waits any more
         self._owner.on_server_lost(self, reason)
 
+    def hold_reads(self, held: bool) -> None:
+        """Let the broker wait while the client does not keep up: that is no silence of the broker."""
+        super().hold_reads(held)
+        self._heard = asyncio.get_running_loop().time()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the broker was heard, as far as it was listened to."""
+        return 0.0 if self._held else asyncio.get_running_loop().time() - self._heard
+
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes; dropped when the connection is gone, the session ends with it anyway."""
         if self._transport is not None:
             self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        """Let the broker wait: the client does not keep up."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Undo `pause_reading`."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def close(self) -> None:
         """Close the connection."""

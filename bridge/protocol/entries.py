@@ -10,16 +10,22 @@ from bridge.protocol.pulsar_pb2 import CommandMessage
 class StoredEntry(NamedTuple):
     """One stored unit of a topic partition: a message, or a batch.
 
-    `deliver_at_ms` is None for an immediate entry. `marker`: a record of the broker's own (replication,
-    transactions), never for consumers. `raw`: headers and payload, byte for byte.
+    `deliver_at_ms` is None for an immediate entry. `batch_size`: what its producer wrote, which may be anything.
+    `marker`: a record of the broker's own (replication, transactions), never for consumers. `raw`: headers and
+    payload, byte for byte.
     """
 
     ledger: int
     entry: int
     deliver_at_ms: int | None
-    message_count: int
+    batch_size: int
     marker: bool
     raw: bytes
+
+    @property
+    def message_count(self) -> int:
+        """Messages in it, as far as one can believe its producer: at least 1."""
+        return max(self.batch_size, 1)
 
 
 class Chunk(NamedTuple):
@@ -56,7 +62,7 @@ def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
         message_id.ledgerId,
         message_id.entryId,
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
-        max(metadata.num_messages_in_batch, 1),  # a producer may write anything
+        metadata.num_messages_in_batch,
         metadata.HasField("marker_type"),
         raw,
     )

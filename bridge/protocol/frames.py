@@ -200,9 +200,10 @@ class MessageFramer:
     The layout is that of `BaseCommand(type=MESSAGE, message=CommandMessage(…))`; a test compares both.
     """
 
-    def __init__(self, consumer_id: int) -> None:
-        """`consumer_id`: as the client chose it in SUBSCRIBE."""
+    def __init__(self, consumer_id: int, partition: int = -1) -> None:
+        """`consumer_id`: as the client chose it in SUBSCRIBE; `partition`: of the topic, -1 without partitions."""
         self._consumer = b"\x08" + encode_varint(consumer_id)
+        self._partition = b"\x18" + encode_varint(partition % (1 << 64))
         self._ledger = -1
         self._ledger_bytes = b""
 
@@ -213,7 +214,7 @@ class MessageFramer:
         if ledger != self._ledger:
             self._ledger = ledger
             self._ledger_bytes = b"\x08" + encode_varint(ledger) + b"\x10"
-        message_id = self._ledger_bytes + encode_varint(entry)
+        message_id = self._ledger_bytes + encode_varint(entry) + self._partition
         message = self._consumer + b"\x12" + bytes((len(message_id),)) + message_id
         if redelivery_count:
             message += b"\x18" + encode_varint(redelivery_count)

@@ -4,7 +4,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote
 
-_PARTITION = re.compile(r"^(?P<base>.+)-partition-(?P<index>\d+)$")
+_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,9})\Z")
+_MAX_PARTITION = (1 << 31) - 1
 _DOMAINS = ("persistent", "non-persistent")
 
 
@@ -49,7 +50,8 @@ class TopicName(NamedTuple):
         return "/".join((self.domain, quote(self.tenant, ""), quote(self.namespace, ""), quote(self.name, "")))
 
     @property
-    def partition(self) -> int | None:
-        """The index of a partition of a partitioned topic, else None."""
-        match = _PARTITION.match(self.name)
-        return int(match["index"]) if match else None
+    def partition(self) -> int:
+        """The index of a partition of a partitioned topic, else -1; `t-partition-01` is none."""
+        match = _PARTITION.search(self.name)
+        index = int(match[1]) if match else -1
+        return index if index <= _MAX_PARTITION else -1

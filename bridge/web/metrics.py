@@ -15,6 +15,7 @@ from bridge.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.web.exposition import Exposition, Family, escaped, labels_text
+from bridge.web.shown import index_shown, subscriptions_shown
 from bridge.web.views import DUE_WITHIN_S, due_within, earliest_ms
 from tracker import SubscriptionView, TopicIndex
 from tracker.lifecycle import partitions_in_memory
@@ -26,7 +27,7 @@ PREFIX = "pulsar_delay_bridge_"
 BRIDGE = ("cluster",)
 TOPIC = ("cluster", "namespace", "topic")
 SUBSCRIPTION = (*TOPIC, "subscription")
-ROLES = ("owner", "standby", "opening")
+ROLES = ("owner", "standby", "opening", "passed-through", "idle")
 LATENESS_TOLD_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000)
 """Bounds of the lateness histogram as it is told: some of those it is kept with."""
 
@@ -40,12 +41,18 @@ FAMILIES = (
     Family("disk_free_bytes", "gauge", "Free bytes where the data directory is.", BRIDGE),
     Family("disk_total_bytes", "gauge", "Bytes of the disk where the data directory is.", BRIDGE),
     Family("ownership", "gauge", "1 for the role this bridge has for a topic partition.", (*TOPIC, "role")),
+    Family("not_served", "gauge", "1 while this bridge knows of no bridge that serves a topic partition.", TOPIC),
     Family("index_entries", "gauge", "Entries in the index, whoever needs them.", TOPIC),
     Family("index_memory_bytes", "gauge", "Bytes of entries that are due next, held in memory.", TOPIC),
     Family("index_disk_bytes", "gauge", "Key and value bytes of all entries, before compression.", TOPIC),
     Family("time_partitions", "gauge", "Time partitions with entries, by where they are.", (*TOPIC, "tier")),
     Family("damaged_time_partitions", "gauge", "Time partitions that are set aside and read again.", TOPIC),
-    Family("earliest_deliver_at_seconds", "gauge", "About when the next pending entry is due, epoch seconds.", TOPIC),
+    Family(
+        "earliest_deliver_at_seconds",
+        "gauge",
+        "When the next entry is due that waits, epoch seconds.",
+        TOPIC,
+    ),
     Family("harvest_lag_entries", "gauge", "Entries of the topic that were not read yet, as of the last look.", TOPIC),
     Family("rebuild_progress_ratio", "gauge", "Share of the entries that a rebuild has read; 1 at its end.", TOPIC),
     Family("rebuild_seconds", "gauge", "How long the last rebuild took, or has taken so far.", TOPIC),
@@ -122,7 +129,8 @@ def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
     labels = _topic_labels(cluster, topic.topic)
     for role in ROLES:
         told.add("ownership", f'{labels},role="{role}"', int(topic.role == role))
-    index = topic.index
+    told.add("not_served", labels, int(not topic.is_served))
+    index = index_shown(topic)
     if index is not None:
         _index_samples(told, index, labels)
         if (due_ms := earliest_ms(topic)) is not None:
@@ -162,13 +170,13 @@ def _rebuild_samples(told: Exposition, topic: TrackedTopic, labels: str) -> None
 
 def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicIndex, of_topic: str) -> None:
     views, unbridged, now_ms = index.views(), topic.watch.unbridged(), wall_clock_ms()
-    for name in {*views, *topic.subscriptions}:
+    for name in {*views, *subscriptions_shown(topic)}:
         labels = f'{of_topic},subscription="{escaped(name)}"'
         if (view := views.get(name)) is not None:
             _view_samples(told, index, view, labels, now_ms)
         if name in unbridged:
             told.add("unbridged_consumers", labels, unbridged[name])
-        subscription = topic.subscriptions.get(name)
+        subscription = subscriptions_shown(topic).get(name)
         if subscription is None:
             continue
         stats = subscription.stats

@@ -92,9 +92,17 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
+        f"{TOPIC}/ready",
+        "Whether a topic partition is served, by this bridge or by another one that it knows of; 503 with the reason "
+        "when it is not",
+        "Ready",
+        errors=(503,),
+    ),
+    Operation(
+        "GET",
         f"{TOPIC}/stats",
-        "A topic partition and its subscriptions; counts since this bridge became the owner, `lateness` of first "
-        "deliveries, `latenessCauses` of those more than 100 ms late",
+        "A topic partition and its subscriptions, null for what only its owner knows; counts since this bridge became "
+        "the owner, `lateness` of first deliveries, `latenessCauses` of those more than 100 ms late",
         "Stats",
     ),
     Operation(

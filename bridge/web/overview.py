@@ -12,7 +12,8 @@ from bridge import limits
 from bridge.subscription_stats import Lateness
 from bridge.tracked_topic import TrackedTopic
 from bridge.warned import Severity, Warned
-from bridge.web.views import DUE_WITHIN_S, due_within, lateness_answer, pending_of
+from bridge.web.shown import index_shown, subscriptions_shown
+from bridge.web.views import DUE_WITHIN_S, due_within, lateness_answer, pending_in
 
 if TYPE_CHECKING:
     from bridge.app import Bridge
@@ -68,6 +69,8 @@ def bridge_warnings(bridge: Bridge, disk_free: int, disk_total: int) -> list[War
     if disk_free < DISK_FREE_WARNING * disk_total:
         text = f"{disk_free:,} of {disk_total:,} bytes are free where the data directory is"
         found.append(Warned(Severity.warning, "disk", text))
+    if bridge.exposed is not None:
+        found.append(Warned(Severity.warning, "data-dir", bridge.exposed))
     if bridge.actions.failure is not None:
         found.append(Warned(Severity.warning, "action-log", f"acts are not noted: {bridge.actions.failure}"))
     offset = bridge.clock_offset_s
@@ -78,7 +81,7 @@ def bridge_warnings(bridge: Bridge, disk_free: int, disk_total: int) -> list[War
 
 
 def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
-    index = topic.index
+    index = index_shown(topic)
     for view in () if index is None else index.views().values():
         assert index is not None
         for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms), strict=True):
@@ -86,12 +89,12 @@ def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
 
 
 def _add_topic(topic: TrackedTopic, sums: dict[str, int], lateness: Lateness) -> None:
-    index = topic.index
+    index = index_shown(topic)
     if index is not None:
         sums["entries"] += index.entries
         sums["storageSize"] += index.bytes
         sums["memoryEntries"] += len(index.window)
         sums["memorySize"] += index.window.bytes_held
-        sums["pending"] += pending_of(topic)
-    for subscription in topic.subscriptions.values():
+        sums["pending"] += pending_in(index)
+    for subscription in subscriptions_shown(topic).values():
         lateness.add(subscription.stats.lateness)

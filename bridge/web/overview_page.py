@@ -116,7 +116,7 @@ def _why_empty(overview: Mapping[str, Any], query: TopicsQuery, total: int) -> s
         return "This bridge does not serve yet; topics appear here as soon as it does."
     return (
         "No topic is tracked yet. One appears here when a client subscribes through this bridge "
-        "with a durable Shared or Key_Shared subscription."
+        "with a durable Shared subscription."
     )
 
 

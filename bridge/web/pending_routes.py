@@ -18,10 +18,12 @@ from bridge.web.requests import (
     number_in,
     position_from,
     refused,
+    served_topic,
     time_in,
     tracked_topic,
     view_of,
 )
+from bridge.web.shown import subscriptions_shown
 from tracker import Position, StoreError
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
@@ -41,7 +43,7 @@ async def pending(request: web.Request) -> web.Response:
     wanted = _wanted(request)
     view = view_of(index, name)
     limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.SEARCH_PAGE_MAX)
-    search = Pending(index, view, topic.subscriptions.get(name))
+    search = Pending(index, view, subscriptions_shown(topic).get(name))
     try:
         page = await search.search(wanted, request.query.get("cursor"), limit, payload=flag_in(request, "payload"))
     except ValueError as error:
@@ -76,7 +78,7 @@ async def deliver_some_now(request: web.Request) -> web.Response:
 
 
 async def _one(request: web.Request, act: str) -> web.Response:
-    position = position_from(request.match_info["position"])
+    position = position_from(request, request.match_info["position"])
     outcomes = await _steer(request, act, [position])
     return web.json_response({"outcome": outcomes[position].value})
 
@@ -89,7 +91,7 @@ async def _some(request: web.Request, act: str) -> web.Response:
 
 
 async def _steer(request: web.Request, act: str, positions: Sequence[Position]) -> dict[Position, Outcome]:
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     steering = topic.steering
     if steering is None:
         raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
@@ -114,7 +116,7 @@ async def _listed(request: web.Request) -> list[Position]:
         raise refused(web.HTTPBadRequest, 'expected a body like {"messageIds": ["3:17", "3:18"]}') from None
     if not isinstance(listed, list) or not 1 <= len(listed) <= limits.STEERING_MAX:
         raise refused(web.HTTPBadRequest, f"messageIds: expected a list of 1 to {limits.STEERING_MAX} positions")
-    return [position_from(str(each)) for each in listed]
+    return [position_from(request, str(each)) for each in listed]
 
 
 def _wanted(request: web.Request) -> Wanted:
@@ -130,7 +132,7 @@ def _wanted(request: web.Request) -> Wanted:
     return Wanted(
         default.due_from_ms if due_from is None else due_from,
         default.due_to_ms if due_to is None else due_to,
-        position_from(text) if text else None,
+        position_from(request, text) if text else None,
         request.query.get("key") or None,
         tuple(properties),
     )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.config import parse_duration_ms
+from bridge.message_ids import MessageId
 from bridge.protocol.topic_name import TopicName
 from bridge.times import parse_time_ms
 from bridge.tracked_topic import TrackedTopic
+from bridge.web.shown import index_shown
 from tracker import Position, SubscriptionView, TopicIndex
 
 if TYPE_CHECKING:
@@ -33,26 +35,39 @@ def topic_name(request: web.Request) -> TopicName:
     return TopicName("persistent", match["tenant"], match["namespace"], match["topic"])
 
 
-def tracked_topic(request: web.Request) -> TrackedTopic:
-    """Return the topic partition that a request names.
-
-    Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
-    """
+def known_topic(request: web.Request) -> TrackedTopic:
+    """Return the topic partition that a request names, whoever owns it. Raises HTTPNotFound when it is not tracked."""
     name = str(topic_name(request))
     topics = request.app[BRIDGE].topics
     topic = None if topics is None else topics.get(name)
     if topic is None:
         raise refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
+    return topic
+
+
+def tracked_topic(request: web.Request) -> TrackedTopic:
+    """Return the topic partition that a request names.
+
+    Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
+    """
+    topic = known_topic(request)
     if topic.role != "owner" and topic.owner_web_url is not None:
         raise web.HTTPTemporaryRedirect(f"{topic.owner_web_url}{request.rel_url}")
     return topic
 
 
+async def served_topic(request: web.Request) -> TrackedTopic:
+    """As `tracked_topic`, for what takes an owner: a topic partition that was let go of is served first."""
+    await tracked_topic(request).presence.serve()
+    return tracked_topic(request)
+
+
 def index_of(topic: TrackedTopic) -> TopicIndex:
     """Return the index of a topic partition. Raises HTTPConflict while it has none."""
-    if topic.index is None:
+    index = index_shown(topic)
+    if index is None:
         raise refused(web.HTTPConflict, f"{topic.topic} has no index here: {not_served(topic)}")
-    return topic.index
+    return index
 
 
 def view_of(index: TopicIndex, name: str) -> SubscriptionView:
@@ -98,12 +113,15 @@ def duration_in(request: web.Request, name: str, default_ms: int, low_ms: int) -
     return found
 
 
-def position_from(text: str) -> Position:
-    """Return the position that `ledger:entry` names. Raises HTTPBadRequest naming the value."""
+def position_from(request: web.Request, text: str) -> Position:
+    """Return the entry that a message id names, of the topic that a request names.
+
+    Raises HTTPBadRequest naming the value.
+    """
     try:
-        return Position.parse(text)
-    except ValueError:
-        raise refused(web.HTTPBadRequest, f"not a position: {text!r} (expected ledger:entry)") from None
+        return MessageId.parse(text).entry_on(str(topic_name(request)))
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, str(error)) from None
 
 
 def flag_in(request: web.Request, name: str) -> bool:

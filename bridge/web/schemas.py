@@ -90,27 +90,27 @@ SUBSCRIPTION = record(
 )
 TOPIC = record(
     topic=STRING,
-    role=one_of("owner", "standby", "opening"),
+    role=one_of("owner", "standby", "opening", "passed-through", "idle"),
     reason=or_null(STRING),
     owner=or_null(STRING),
     ownerWebUrl=or_null(STRING),
     harvestedPosition=or_null(POSITION),
-    entries=INTEGER,
-    storageSize=INTEGER,
-    memoryEntries=INTEGER,
-    memorySize=INTEGER,
-    pending=INTEGER,
+    entries=or_null(INTEGER),
+    storageSize=or_null(INTEGER),
+    memoryEntries=or_null(INTEGER),
+    memorySize=or_null(INTEGER),
+    pending=or_null(INTEGER),
     earliestDeliverAt=or_null(TIME),
-    latenessP99Ms=INTEGER,
-    early=INTEGER,
+    latenessP99Ms=or_null(INTEGER),
+    early=or_null(INTEGER),
     rebuild=or_null(one_of("queued", "running", "succeeded", "failed")),
 )
 STATS = _merged(
     TOPIC,
     record(
-        timePartitions=INTEGER,
+        timePartitions=or_null(INTEGER),
         latestDeliverAt=or_null(TIME),
-        damagedPartitions=INTEGER,
+        damagedPartitions=or_null(INTEGER),
         warnings=list_of(WARNING),
         subscriptions=map_of(SUBSCRIPTION),
     ),
@@ -141,6 +141,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Topics": list_of(_merged(TOPIC, record(warnings=INTEGER))),
     "Stats": STATS,
+    "Ready": record(topic=STRING, role=STRING, owner=or_null(STRING)),
     "Partitions": record(
         widthMs=or_null(INTEGER),
         partitions=list_of(

@@ -25,7 +25,7 @@ _COUNTERS: Final = (
     ("delivered", "Delivered", "messages sent to consumers"),
     ("acked", "Acked", "entries that consumers of this bridge acked"),
     ("cancelled", "Cancelled", "entries that operators cancelled"),
-    ("expedited", "Delivered now", "entries that operators had delivered before they were due"),
+    ("expedited", "Delivered now", "entries delivered before they were due: operators wanted it, or delays are off"),
     ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
 )
@@ -34,6 +34,8 @@ _ROLES: Final = {
     "owner": "this bridge dispatches it",
     "standby": "another bridge dispatches it, this one stands by",
     "opening": "not served yet",
+    "idle": "nobody is connected to it; served again as soon as somebody is",
+    "passed-through": "the broker dispatches it, not a bridge",
 }
 _LISTED: Final = 100
 """Positions that differ of which an audit's result lists no more on the page."""
@@ -61,13 +63,14 @@ def topic_values(
     Without `actions` they have no place on the page; without `can_steer` neither has what changes something.
     """
     subscriptions = stats["subscriptions"]
+    storms = {each["subscription"]: each["text"] for each in stats.get("warnings", []) if each["code"] == "storm"}
     return {
         "page_data": {"rest": f"{ROOT}/{rest_path(stats['topic'])}", "plotly": f"/static/{PLOTLY_NAME}"},
         "stats": stats,
         "names": sorted(subscriptions),
         "role_means": _ROLES.get(stats["role"], ""),
         "early": sum(each["early"] for each in subscriptions.values()),
-        "subscriptions": [_subscription(name, each) for name, each in sorted(subscriptions.items())],
+        "subscriptions": [_subscription(name, each, storms) for name, each in sorted(subscriptions.items())],
         "warnings": stats.get("warnings", []),
         "rebuild": None if rebuild is None else _rebuild(rebuild),
         "audit": None if audit is None else _audit(audit),
@@ -78,7 +81,7 @@ def topic_values(
     }
 
 
-def _subscription(name: str, stats: Mapping[str, Any]) -> dict[str, Any]:
+def _subscription(name: str, stats: Mapping[str, Any], storms: Mapping[str, str]) -> dict[str, Any]:
     lateness = stats["lateness"]
     consumers = stats["consumers"]
     return {
@@ -93,7 +96,8 @@ def _subscription(name: str, stats: Mapping[str, Any]) -> dict[str, Any]:
         "consumers": consumers,
         "permits": sum(each["availablePermits"] for each in consumers),
         "waits": _what_it_waits_for(stats),
-        "forecast": _forecast(stats.get("forecast")),
+        "forecast": stats.get("forecast"),
+        "storm": storms.get(name),
     }
 
 
@@ -122,14 +126,6 @@ def _causes(counted: Mapping[str, int] | None) -> list[dict[str, Any]]:
         }
         for field, label, says in CAUSES
     ]
-
-
-def _forecast(forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the highest rate ahead beside what the consumers have shown they can take."""
-    if forecast is None:
-        return None
-    shown = forecast["shownPerSecond"]
-    return {**forecast, "times": forecast["peakPerSecond"] / shown if shown else None}
 
 
 def _rebuild(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from bridge.web.requests import (
     TOPIC,
     duration_in,
     index_of,
+    known_topic,
+    not_served,
     number_in,
     refused,
     time_in,
@@ -61,6 +63,15 @@ async def topics(request: web.Request) -> web.Response:
 async def stats(request: web.Request) -> web.Response:
     """Tell of one topic partition and its subscriptions."""
     return web.json_response(topic_stats(tracked_topic(request)))
+
+
+@routes.get(f"{TOPIC}/ready")
+async def ready(request: web.Request) -> web.Response:
+    """Tell whether one topic partition is served."""
+    topic = known_topic(request)
+    if not topic.is_served:
+        raise refused(web.HTTPServiceUnavailable, f"{topic.topic} is not served: {not_served(topic)}")
+    return web.json_response({"topic": topic.topic, "role": topic.role, "owner": topic.owner})
 
 
 @routes.get(f"{TOPIC}/partitions")

@@ -7,7 +7,7 @@ from bridge.surroundings import wall_clock_ms
 from bridge.tracked_topic import TrackedTopic
 from bridge.upkeep import Upkeep
 from bridge.web.action_routes import note_action
-from bridge.web.requests import TOPIC, not_served, refused, tracked_topic
+from bridge.web.requests import TOPIC, not_served, refused, served_topic
 
 routes = web.RouteTableDef()
 
@@ -15,7 +15,7 @@ routes = web.RouteTableDef()
 @routes.get(f"{TOPIC}/rebuild")
 async def rebuild_status(request: web.Request) -> web.Response:
     """Tell of the last rebuilds, the newest first."""
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     answer = _upkeep(topic).rebuilds_answer()
     if answer is None:
         raise refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
@@ -25,7 +25,7 @@ async def rebuild_status(request: web.Request) -> web.Response:
 @routes.put(f"{TOPIC}/rebuild")
 async def rebuild(request: web.Request) -> web.Response:
     """Start a rebuild."""
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     status = _upkeep(topic).start_rebuild(_engine(request))
     if status is None:
         raise _busy(topic)
@@ -36,7 +36,7 @@ async def rebuild(request: web.Request) -> web.Response:
 @routes.delete(f"{TOPIC}/rebuild")
 async def cancel_rebuild(request: web.Request) -> web.Response:
     """End the rebuild that an operator started."""
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     status = _upkeep(topic).cancel_rebuild()
     if status is None:
         raise refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
@@ -47,7 +47,7 @@ async def cancel_rebuild(request: web.Request) -> web.Response:
 @routes.get(f"{TOPIC}/audit")
 async def audit_status(request: web.Request) -> web.Response:
     """Tell of the last audit."""
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     status = _upkeep(topic).audit
     if status is None:
         raise refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge took it over")
@@ -57,7 +57,7 @@ async def audit_status(request: web.Request) -> web.Response:
 @routes.put(f"{TOPIC}/audit")
 async def audit(request: web.Request) -> web.Response:
     """Start an audit."""
-    topic = tracked_topic(request)
+    topic = await served_topic(request)
     status = _upkeep(topic).start_audit(_engine(request))
     if status is None:
         raise _busy(topic)

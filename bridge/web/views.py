@@ -11,6 +11,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.subscription_stats import Cause, Lateness, SubscriptionStats
 from bridge.tracked_subscription import TrackedSubscription
 from bridge.tracked_topic import TrackedTopic
+from bridge.web.shown import index_shown, subscriptions_shown
 from tracker import SubscriptionView, TimePartition, TopicIndex
 
 DUE_WITHIN_S = (60, 3_600, 86_400)
@@ -19,9 +20,9 @@ DUE_WITHIN_S = (60, 3_600, 86_400)
 
 def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
     """One row of the list of tracked topic partitions."""
-    index = topic.index
+    index = index_shown(topic)
     harvested = None if index is None else index.harvested_position
-    stats = [each.stats for each in topic.subscriptions.values()]
+    stats = None if index is None else [each.stats for each in subscriptions_shown(topic).values()]
     rebuild = topic.last_rebuild
     return {
         "topic": topic.topic,
@@ -30,14 +31,16 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
         "owner": topic.owner,
         "ownerWebUrl": topic.owner_web_url,
         "harvestedPosition": None if harvested is None else str(harvested),
-        "entries": 0 if index is None else index.entries,
-        "storageSize": 0 if index is None else index.bytes,
-        "memoryEntries": 0 if index is None else len(index.window),
-        "memorySize": 0 if index is None else index.window.bytes_held,
-        "pending": pending_of(topic),
+        "entries": None if index is None else index.entries,
+        "storageSize": None if index is None else index.bytes,
+        "memoryEntries": None if index is None else len(index.window),
+        "memorySize": None if index is None else index.window.bytes_held,
+        "pending": None if index is None else pending_in(index),
         "earliestDeliverAt": earliest_ms(topic),
-        "latenessP99Ms": max((each.lateness.percentile(0.99) for each in stats), default=0),
-        "early": sum(each.early for each in stats),
+        "latenessP99Ms": (
+            None if stats is None else max((each.lateness.percentile(0.99) for each in stats), default=0)
+        ),
+        "early": None if stats is None else sum(each.early for each in stats),
         "rebuild": None if rebuild is None else rebuild.state,
         "warnings": len(topic.warnings()),
     }
@@ -45,34 +48,34 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
 
 def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
     """A tracked topic partition with its subscriptions."""
-    index = topic.index
+    index = index_shown(topic)
     views = {} if index is None else index.views()
-    names = sorted({*views, *topic.subscriptions})
+    names = sorted({*views, *subscriptions_shown(topic)})
     return {
         **topic_summary(topic),
-        "timePartitions": 0 if index is None else len(index.table),
+        "timePartitions": None if index is None else len(index.table),
         "latestDeliverAt": None if index is None else index.latest_ms(),
-        "damagedPartitions": 0 if index is None else len(index.damage.ranges),
+        "damagedPartitions": None if index is None else len(index.damage.ranges),
         "warnings": [each.answer() for each in topic.warnings()],
         "subscriptions": {
-            name: _subscription(topic.subscriptions.get(name), views.get(name), index) | _ahead(topic, name)
+            name: _subscription(subscriptions_shown(topic).get(name), views.get(name), index) | _ahead(topic, name)
             for name in names
         },
     }
 
 
-def pending_of(topic: TrackedTopic) -> int:
+def pending_in(index: TopicIndex) -> int:
     """What the subscriptions have not acked, added up."""
-    index = topic.index
-    return 0 if index is None else sum(map(index.counts.pending, index.views().values()))
+    return sum(map(index.counts.pending, index.views().values()))
 
 
 def earliest_ms(topic: TrackedTopic) -> int | None:
-    """About when the next pending entry is due: a lower bound."""
-    index = topic.index
+    """When the next pending entry is due that nobody was given yet."""
+    index = index_shown(topic)
     if index is None or not index.entries:
         return None
-    return min((due for view in index.views().values() if (due := index.next_due_ms(view)) is not None), default=None)
+    found = [index.first_waiting_ms(view) for view in index.views().values()]
+    return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
 
 def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int) -> list[int]:
@@ -85,7 +88,7 @@ async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | 
 
     There may be hundreds of thousands: others get their turn in between.
     """
-    index = topic.index
+    index = index_shown(topic)
     if index is None:
         return json.dumps({"widthMs": None, "partitions": []})
     rows: list[str] = []
@@ -125,7 +128,7 @@ def _subscription(
         "ackHoles": None if view is None else view.acks.holes,
         "ready": 0 if subscription is None else subscription.waiting,
         "inFlight": 0 if dispatcher is None else len(dispatcher.unacked),
-        "toRedeliver": 0 if dispatcher is None else len(dispatcher.replay),
+        "toRedeliver": 0 if subscription is None else subscription.to_redeliver,
         "delivered": stats.delivered,
         "acked": stats.acked,
         "cancelled": stats.cancelled,

@@ -26,7 +26,7 @@ const OUTCOMES = {
   expedited: "on its way, ahead of its due time",
   "already-dispatched": "already sent to a consumer, nothing changed",
   "already-acked": "already acked, nothing changed",
-  unknown: "not in the index",
+  unknown: "no delayed entry of this topic, nothing changed",
 };
 const SHOWN = 4;
 

@@ -11,11 +11,12 @@ const BUSY_EVERY_MS = 1_000;
 
 const { rest, plotly } = pageData();
 const role = () => byId("live-summary").dataset.role;
-const isElsewhere = role() === "standby";
+const isKnown = () => ["owner", "idle"].includes(role());
+const wasKnown = isKnown();
 
 keepLive(() => (byId("live-upkeep")?.dataset.busy === "yes" ? BUSY_EVERY_MS : EVERY_MS));
-// A page of another bridge's topic has neither chart nor list: when the owner changes, the page does.
-document.addEventListener("refreshed", () => { if ((role() === "standby") !== isElsewhere) location.reload(); });
+// A page of a topic that this bridge does not own has neither chart nor list: when the owner changes, the page does.
+document.addEventListener("refreshed", () => { if (isKnown() !== wasKnown) location.reload(); });
 
 // Subscriptions may come and go while one looks on.
 let known = null;
@@ -45,7 +46,7 @@ function offer(select, names, kept, text) {
   for (const name of names) select.add(new Option(text(name), name, false, name === value));
 }
 
-if (!isElsewhere) {
+if (wasKnown) {
   showChart(rest, plotly);
   takeUpkeepOrders(rest);
   document.addEventListener("refreshed", takeOverSubscriptions);

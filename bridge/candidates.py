@@ -1,0 +1,133 @@
+"""Who stands for a topic partition, and whether it is a bridge. Pure.
+
+Whoever may consume from a topic may stand beside the bridges, under any name. Believed is a candidate that the broker
+knows by the same role as this bridge, or, where bridges share a secret, one that brings a statement signed with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bridge import limits
+
+WEB_URL, SIGNED_AT, SIGNATURE = "web-url", "signed-at", "signature"
+"""Metadata of a bridge's consumer: where its REST is; when the statement was signed, in epoch ms; its HMAC-SHA256."""
+_SERVICE_URL = re.compile(r"pulsar(\+ssl)?://[\w.:\[\]-]+", re.ASCII)
+_WEB_URL = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~%-]*)?", re.ASCII)
+_NOT_LISTED = "the broker's statistics do not list this bridge: is broker_web_url of another cluster?"
+_SIGNED_AS = "pulsar-delay-bridge stands for a topic, 1"
+
+
+class Candidate(NamedTuple):
+    """A consumer of the hidden subscription, as the broker shows it."""
+
+    name: str
+    """A bridge's is its service URL."""
+    role: str | None = None
+    """Whom the broker took it for when it connected; None where it does not ask."""
+    metadata: Mapping[str, str] = {}
+    connected_ms: int | None = None
+
+
+class Candidates(NamedTuple):
+    """All who stand for a topic partition, and the name of the elected one, if there is one."""
+
+    active: str | None
+    all: Sequence[Candidate]
+
+
+class Elected(NamedTuple):
+    """The owner as far as it can be believed: its two URLs, and else why it cannot."""
+
+    url: str | None = None
+    web_url: str | None = None
+    doubt: str | None = None
+
+
+class Peers:
+    """What the bridges of a cluster know each other by."""
+
+    def __init__(self, secret: str | None = None, urls: Sequence[str] = ()) -> None:
+        """`secret`: all bridges have the same one; `urls`: those they may have, `*` for a part between dots."""
+        self._secret = None if secret is None else secret.encode()
+        self._own_role: str | None = None
+        self._knows_own_role = False
+        self._allowed = [re.compile(r"[^.:/]*".join(map(re.escape, one.split("*")))) for one in urls]
+
+    def metadata(self, topic: str, url: str, web_url: str, now_ms: int) -> dict[str, str]:
+        """Return what this bridge's consumer says of itself."""
+        stated = {WEB_URL: web_url}
+        if self._secret is not None:
+            stated |= {SIGNED_AT: str(now_ms), SIGNATURE: self._sign(topic, url, web_url, str(now_ms))}
+        return stated
+
+    def note_own_role(self, own_url: str, known: Candidates) -> None:
+        """Learn whom the broker takes this bridge for; it must stand for the topic.
+
+        Once and for all: later somebody else may stand under its name, while it does not.
+        """
+        roles = {each.role for each in known.all if each.name == own_url}
+        if not self._knows_own_role and len(roles) == 1:
+            self._own_role, self._knows_own_role = roles.pop(), True
+
+    def judge(self, topic: str, own_url: str, known: Candidates, settled: bool = True) -> Elected:
+        """Tell who owns a topic partition; `settled`: whether the broker had the time to elect somebody."""
+        named = [each for each in known.all if each.name == known.active]
+        if settled and all(each.name != own_url for each in known.all):
+            return Elected(
+                doubt="the broker's statistics do not list this bridge: is broker_web_url another cluster's?"
+            )
+        if not named:
+            return Elected(doubt="the broker elected nobody" if settled else None)
+        if known.active == own_url:
+            several = f"several consumers stand for it under this bridge's own URL {own_url}"
+            return Elected(own_url, None, several if len(named) > 1 else None)
+        doubts = [self._doubt(topic, each) for each in named]
+        for each, doubt in zip(named, doubts, strict=True):
+            if doubt is None:
+                return Elected(each.name, each.metadata.get(WEB_URL))
+        role = "" if named[0].role is None else f" of the role {named[0].role!r}"
+        return Elected(doubt=f"the broker elected a consumer{role} that is no known bridge: {doubts[0]}")
+
+    def _doubt(self, topic: str, candidate: Candidate) -> str | None:
+        """Say why a candidate is not taken for a bridge, None when it is."""
+        name, web_url = candidate.name, candidate.metadata.get(WEB_URL)
+        if not _SERVICE_URL.fullmatch(name) or (web_url is not None and not _WEB_URL.fullmatch(web_url)):
+            return f"what it names is no URL: {_short(name)}, {_short(web_url)}"
+        for url in (name, web_url):
+            if url is not None and self._allowed and not any(one.fullmatch(url) for one in self._allowed):
+                return f"peer_urls does not allow {_short(url)}"
+        if self._secret is not None:
+            return self._doubt_statement(topic, candidate)
+        if candidate.role != self._own_role:
+            return f"{_short(name)} is not of this bridge's own role, and no cluster_secret is set"
+        return None
+
+    def _doubt_statement(self, topic: str, candidate: Candidate) -> str | None:
+        name, stated = candidate.name, candidate.metadata
+        given, signed_at = stated.get(SIGNATURE), stated.get(SIGNED_AT, "")
+        if given is None:
+            return f"{_short(name)} brings no statement signed with cluster_secret"
+        right = self._sign(topic, name, stated.get(WEB_URL, ""), signed_at)
+        if not hmac.compare_digest(given.encode(errors="replace"), right.encode()):
+            return f"{_short(name)} brings a statement that is not signed with this cluster_secret"
+        # Whoever sees the statistics can copy a statement, which leads to the bridge that signed it, if that still is.
+        connected_ms = candidate.connected_ms
+        if connected_ms is not None and abs(connected_ms - int(signed_at)) > limits.STATEMENT_LASTS_MS:
+            return f"{_short(name)} brings a statement signed long before it connected, or a clock is wrong"
+        return None
+
+    def _sign(self, topic: str, url: str, web_url: str, signed_at: str) -> str:
+        assert self._secret is not None
+        said = json.dumps([_SIGNED_AS, topic, url, web_url, signed_at]).encode()
+        return hmac.new(self._secret, said, hashlib.sha256).hexdigest()
+
+
+def _short(text: str | None) -> str:
+    """What somebody else wrote, for a log line."""
+    return repr(text if text is None else text[:200])

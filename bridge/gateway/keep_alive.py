@@ -1,0 +1,54 @@
+"""Watches over a client that may have vanished without a word.
+
+The broker does that for its own clients, but what the bridge asks for itself on a client's upstream connection counts
+there as a sign of life of the client.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from bridge import limits
+
+TICKS_PER_INTERVAL = 2
+
+
+class KeepAlive:
+    """Asks for a sign of life after `KEEP_ALIVE_INTERVAL_S` of silence, and gives up after two of them.
+
+    It counts how often it has looked rather than seconds: while this process stood still, nobody could be heard.
+    """
+
+    def __init__(self, ping: Callable[[], None], gone: Callable[[], None]) -> None:
+        """Nothing is watched before `start`."""
+        self._ping = ping
+        self._gone = gone
+        self._silent = 0  # looks since something was heard
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._silent = 0
+        self._schedule()
+
+    def heard(self) -> None:
+        """The client said something, or could not have been heard."""
+        self._silent = 0
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        wait_s = limits.KEEP_ALIVE_INTERVAL_S / TICKS_PER_INTERVAL
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._schedule()
+        self._silent += 1
+        if self._silent == TICKS_PER_INTERVAL:
+            self._ping()
+        elif self._silent > 2 * TICKS_PER_INTERVAL:
+            self.stop()
+            self._gone()

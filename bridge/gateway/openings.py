@@ -1,0 +1,153 @@
+"""What takes a lookup before it can be relayed: the client's own lookups, its producers and its consumers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol
+
+from bridge import limits
+from bridge.broker.connection import BrokerError
+from bridge.gateway.client_commands import is_tracked, refuse_reserved
+from bridge.gateway.consumers import SessionConsumers, TrackedTopics
+from bridge.gateway.lookups import Lookups, lookup_answer
+from bridge.gateway.producers import SessionProducers
+from bridge.gateway.requests import RequestsInFlight
+from bridge.gateway.stamping import OwnRequests, stamp
+from bridge.gateway.upstream import Upstream
+from bridge.protocol.errors import ProtocolError
+from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, ServerError
+from bridge.protocol.topic_name import TopicName
+
+
+class Opener(Protocol):
+    """The client's session."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
+        """Run work for as long as the client is there."""
+
+    def write_client(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def note_refusal(self, request_id: int, name: str, reason: str) -> None:
+        """Log that a request was refused."""
+
+    def end(self, reason: str, error: bool = False) -> None:
+        """Close the client's connection."""
+
+
+class Openings:
+    """Handlers of LOOKUP, PRODUCER and SUBSCRIBE."""
+
+    def __init__(
+        self,
+        session: Opener,
+        topics: TrackedTopics,
+        lookups: Lookups,
+        requests: RequestsInFlight,
+        producers: SessionProducers,
+        consumers: SessionConsumers,
+        own_requests: OwnRequests,
+    ) -> None:
+        """The parts of one session."""
+        self._session = session
+        self._topics = topics
+        self._lookups = lookups
+        self._requests = requests
+        self._producers = producers
+        self._consumers = consumers
+        self._own_requests = own_requests
+
+    def on_lookup(self, frame: Frame) -> None:
+        """Answered with the address of the bridge that owns the topic."""
+        request = frame.command().lookupTopic
+
+        async def answer() -> None:
+            answer = await self._lookups.resolve(request)
+            refused = answer.response == CommandLookupTopicResponse.Failed
+            owner = "" if refused else await self._topics.owner_url(request.topic)
+            self._requests.done(request.request_id)
+            self._session.write_client(encode_frame(lookup_answer(request, answer, owner)))
+
+        self._spawn(request.request_id, answer())
+
+    def on_producer(self, frame: Frame) -> None:
+        """Relayed to the topic's broker."""
+        producer = frame.command().producer
+        producer_id, request_id = producer.producer_id, producer.request_id
+        self._producers.begin(producer_id, request_id)
+
+        async def relay() -> None:
+            try:
+                upstream = await self._lookups.upstream_of(producer.topic)
+            except BaseException:
+                self._producers.failed(producer_id, request_id)
+                raise
+            if not self._producers.open(upstream, frame, producer_id, request_id):
+                self._requests.done(request_id)
+
+        self._spawn(request_id, relay())
+
+    def on_subscribe(self, frame: Frame) -> None:
+        """Relayed to the topic's broker, unless the subscription is the bridge's own."""
+        subscribe = frame.command().subscribe
+        consumers = self._consumers
+        try:
+            refuse_reserved(subscribe)
+            joining = consumers.join(subscribe)
+        except BrokerError as error:
+            self._refuse(subscribe.request_id, error)
+            return
+        if joining is None:
+            consumers.subscribe_again(frame, subscribe.consumer_id)
+            return
+
+        async def relay() -> None:
+            try:
+                upstream = await self._lookups.upstream_of(subscribe.topic)
+                async with self._marked(upstream, subscribe):
+                    sent = consumers.subscribe(upstream, frame, joining)
+            except BaseException:
+                consumers.not_joined(joining)
+                raise
+            if not sent:
+                self._requests.done(subscribe.request_id)
+
+        self._spawn(subscribe.request_id, relay())
+
+    @contextlib.asynccontextmanager
+    async def _marked(self, upstream: Upstream, subscribe: CommandSubscribe) -> AsyncIterator[None]:
+        """While the client's consumer is subscribed: the cursor bears its mark, if it can be given one."""
+        if not is_tracked(subscribe):
+            yield
+            return
+        topic = str(TopicName.parse(subscribe.topic))
+        async with self._topics.attaching(topic, subscribe.subscription) as is_unmarked:
+            for _ in range(limits.STAMP_TRIES):
+                if not await is_unmarked():
+                    break
+                if await stamp(self._own_requests, upstream, subscribe, self._lookups.next_request_id):
+                    break
+                await asyncio.sleep(limits.STAMP_PAUSE_S)
+            yield
+
+    def _spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        self._session.spawn(self._answering(request_id, work))
+
+    async def _answering(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`; what goes wrong becomes the answer to the client's request, as a broker would word it."""
+        try:
+            await work
+        except BrokerError as error:
+            self._refuse(request_id, error)
+        except (ProtocolError, ValueError) as error:
+            self._session.end(str(error), error=True)
+
+    def _refuse(self, request_id: int, error: BrokerError) -> None:
+        self._requests.done(request_id)
+        command = BaseCommand(type=BaseCommand.ERROR)
+        command.error.request_id = request_id
+        command.error.error = error.code or ServerError.ServiceNotReady
+        command.error.message = str(error)
+        self._session.note_refusal(request_id, ServerError.Name(command.error.error), str(error))
+        self._session.write_client(encode_frame(command))

@@ -1,0 +1,57 @@
+"""The producers of one client: where each lives."""
+
+from collections.abc import Callable
+
+from bridge.gateway.requests import Answered
+from bridge.gateway.upstream import Upstream
+from bridge.protocol.frames import Frame
+
+Relay = Callable[[Upstream | None, Frame, Answered | None], None]
+
+
+class SessionProducers:
+    """Every producer's commands go to the broker that it was opened at."""
+
+    def __init__(self, relay: Relay) -> None:
+        """`relay` sends a frame to an upstream connection, the client's first one for None."""
+        self._relay = relay
+        self._homes: dict[int, Upstream] = {}
+        self._opening: dict[int, int] = {}  # by producer: the request that opens it, not sent yet
+
+    def begin(self, producer_id: int, request_id: int) -> None:
+        """A PRODUCER came; its broker is being looked for."""
+        self._opening[producer_id] = request_id
+
+    def failed(self, producer_id: int, request_id: int) -> None:
+        """No broker was found for it."""
+        if self._opening.get(producer_id) == request_id:
+            del self._opening[producer_id]
+
+    def open(self, upstream: Upstream, frame: Frame, producer_id: int, request_id: int) -> bool:
+        """Relay; False when the client has closed it meanwhile, and waits for nothing."""
+        if self._opening.pop(producer_id, None) != request_id:
+            return False
+        fresh = producer_id not in self._homes
+        self._homes.setdefault(producer_id, upstream)
+
+        def answered(ok: bool) -> None:
+            if fresh and not ok:
+                self._homes.pop(producer_id, None)
+
+        self._relay(upstream, frame, answered)
+        return True
+
+    def on_send(self, frame: Frame) -> None:
+        """Relayed."""
+        self._relay(self._homes.get(frame.command().send.producer_id), frame, None)
+
+    def on_close(self, frame: Frame) -> None:
+        """Relayed; one that was on its way to be opened is not opened any more."""
+        producer_id = frame.command().close_producer.producer_id
+        self._opening.pop(producer_id, None)
+        self._relay(self._homes.pop(producer_id, None), frame, None)
+
+    def closed_by_broker(self, upstream: Upstream, producer_id: int) -> None:
+        """A CLOSE_PRODUCER of the broker."""
+        if self._homes.get(producer_id) is upstream:
+            del self._homes[producer_id]

@@ -1,0 +1,126 @@
+"""The requests of one client that wait for an answer, and which answer belongs to which of them.
+
+An answer carries an id and little else. It is believed only when it comes from the broker that was asked, is of a kind
+that the command can be answered with, and no other command of the client bears the same id.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import limits
+from bridge.protocol.errors import MalformedFrame, ProtocolError
+from bridge.protocol.frames import Frame
+from bridge.protocol.pulsar_pb2 import BaseCommand
+
+BROKER_INITIATED = (1 << 64) - 1
+"""The request id of commands that answer no request."""
+
+Answered = Callable[[bool], None]
+
+_ANSWER_OF: dict[int, int] = {
+    BaseCommand.SUBSCRIBE: BaseCommand.SUCCESS,
+    BaseCommand.UNSUBSCRIBE: BaseCommand.SUCCESS,
+    BaseCommand.SEEK: BaseCommand.SUCCESS,
+    BaseCommand.CLOSE_CONSUMER: BaseCommand.SUCCESS,
+    BaseCommand.CLOSE_PRODUCER: BaseCommand.SUCCESS,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: BaseCommand.SUCCESS,
+    BaseCommand.PRODUCER: BaseCommand.PRODUCER_SUCCESS,
+    BaseCommand.LOOKUP: BaseCommand.LOOKUP_RESPONSE,
+    BaseCommand.PARTITIONED_METADATA: BaseCommand.PARTITIONED_METADATA_RESPONSE,
+    BaseCommand.CONSUMER_STATS: BaseCommand.CONSUMER_STATS_RESPONSE,
+    BaseCommand.GET_LAST_MESSAGE_ID: BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+    BaseCommand.GET_SCHEMA: BaseCommand.GET_SCHEMA_RESPONSE,
+    BaseCommand.GET_OR_CREATE_SCHEMA: BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+    BaseCommand.NEW_TXN: BaseCommand.NEW_TXN_RESPONSE,
+    BaseCommand.ADD_PARTITION_TO_TXN: BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+    BaseCommand.END_TXN: BaseCommand.END_TXN_RESPONSE,
+    BaseCommand.END_TXN_ON_PARTITION: BaseCommand.END_TXN_ON_PARTITION_RESPONSE,
+    BaseCommand.END_TXN_ON_SUBSCRIPTION: BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE,
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: BaseCommand.TC_CLIENT_CONNECT_RESPONSE,
+    BaseCommand.WATCH_TOPIC_LIST: BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
+}
+"""The client's commands that bear a request id, and what answers them unless an ERROR does. ACK is not among them: an
+ACK_RESPONSE answers nothing else, and there may be one for each message."""
+
+REQUESTS = frozenset(_ANSWER_OF)
+ANSWERS = frozenset({BaseCommand.ERROR, *_ANSWER_OF.values()})
+_FIELDS = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1}
+"""Type to field: a command's body has the number of its type."""
+
+
+def request_id_of(frame: Frame) -> int:
+    """The id in a request, or in an answer. Raises MalformedFrame."""
+    return int(body_of(frame).request_id)
+
+
+def body_of(frame: Frame) -> Any:
+    """What a command says besides its type. Raises MalformedFrame, also when it says nothing."""
+    command, name = frame.command(), _FIELDS[frame.type]
+    if not command.HasField(name):
+        raise MalformedFrame(f"command of type {frame.type} without a body")
+    return getattr(command, name)
+
+
+def is_gateways_own(request_id: int) -> bool:
+    """Whether the gateway itself asked."""
+    return limits.GATEWAY_REQUEST_ID_BASE <= request_id < BROKER_INITIATED
+
+
+@dataclass(slots=True)
+class _Request:
+    kind: int
+    asked: object = None
+    answered: Answered | None = None
+
+
+class RequestsInFlight:
+    """`begin` when the client's command arrives, `sent` when it goes to a broker, and then its answer, or `done`."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, _Request] = {}
+
+    def begin(self, kind: int, request_id: int) -> None:
+        """Take a command of type `kind` in. Raises ProtocolError when an answer to it could be mistaken."""
+        if request_id >= limits.GATEWAY_REQUEST_ID_BASE:
+            raise ProtocolError(f"request id {request_id} is not below {limits.GATEWAY_REQUEST_ID_BASE}")
+        other = self._requests.get(request_id)
+        if other is not None:
+            names = BaseCommand.Type.Name(other.kind), BaseCommand.Type.Name(kind)
+            raise ProtocolError(
+                f"request id {request_id} is in use: {names[1]} while a {names[0]} waits for its answer"
+            )
+        if len(self._requests) >= limits.MAX_PENDING_REQUESTS:
+            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} requests at once")
+        self._requests[request_id] = _Request(kind)
+
+    def sent(self, request_id: int, asked: object, answered: Answered | None = None) -> None:
+        """The command goes to the connection `asked`; `answered` is called with whether the broker agreed."""
+        request = self._requests[request_id]
+        request.asked, request.answered = asked, answered
+
+    def done(self, request_id: int) -> None:
+        """The gateway has answered by itself."""
+        self._requests.pop(request_id, None)
+
+    def on_answer(self, asked: object, frame: Frame) -> Answered | None:
+        """Take in a frame of a type in ANSWERS that came from `asked`; returns whom to tell, once the client knows."""
+        body = body_of(frame)
+        request = self._requests.get(body.request_id)
+        if request is None or request.asked is not asked:
+            return None
+        if frame.type not in (BaseCommand.ERROR, _ANSWER_OF[request.kind]):
+            return None
+        if frame.type == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
+            return None  # it waits for its turn: a second answer will come
+        del self._requests[body.request_id]
+        return request.answered
+
+    def end(self) -> None:
+        """The client is gone: whoever waits is told that nothing was agreed to."""
+        requests, self._requests = list(self._requests.values()), {}
+        for request in requests:
+            if request.answered is not None:
+                request.answered(False)

@@ -1,0 +1,133 @@
+"""Gives a subscription's cursor the mark of its history, see `bridge.cursor_history`, before a first consumer is there.
+
+Only a cumulative ack carries properties into a cursor, and Shared consumers' cumulative acks mean nothing. So the
+client's own SUBSCRIBE is sent ahead as Exclusive, for a moment, with the client's rights and nobody else attached: it
+acks what is acked anyway, with the mark, and is closed. A subscription that others consume from has its mark already,
+or does without; then the broker's word about acks is all there is.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bridge import limits
+from bridge.broker.connection import BrokerError
+from bridge.cursor_history import PROPERTY, new_history
+from bridge.gateway.upstream import Upstream
+from bridge.protocol.frames import encode_frame
+from bridge.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandSubscribe,
+    MessageIdData,
+    ServerError,
+)
+
+log = structlog.get_logger(__name__)
+
+STAMP_CONSUMER_ID_BASE = 1 << 62
+"""Consumer ids of the gateway's own on a client's connection; clients count from 0."""
+
+
+class Unanswered(BrokerError):
+    """The broker may do yet, or have done, what it was asked."""
+
+
+class OwnRequests:
+    """The gateway's own requests on one client's connections to brokers."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[Upstream, int], asyncio.Future[BaseCommand]] = {}
+
+    async def ask(self, upstream: Upstream, command: BaseCommand, request_id: int) -> BaseCommand:
+        """Send, and return the answer. Raises BrokerError when it is a refusal, Unanswered when it does not come."""
+        answer: asyncio.Future[BaseCommand] = asyncio.get_running_loop().create_future()
+        self._waiting[upstream, request_id] = answer
+        upstream.write(encode_frame(command))
+        try:
+            async with asyncio.timeout(limits.STAMP_TIMEOUT_S):
+                found = await answer
+        except TimeoutError:
+            raise Unanswered(f"{upstream.url} did not answer within {limits.STAMP_TIMEOUT_S:g} s") from None
+        finally:
+            del self._waiting[upstream, request_id]
+        if found.type == BaseCommand.ERROR:
+            raise BrokerError(found.error.message, found.error.error)
+        return found
+
+    def answered(self, upstream: Upstream, request_id: int, command: BaseCommand) -> bool:
+        """Take an answer; False when nobody here waits for it."""
+        waiting = self._waiting.get((upstream, request_id))
+        if waiting is None:
+            return False
+        if not waiting.done():
+            waiting.set_result(command)
+        return True
+
+
+async def stamp(
+    requests: OwnRequests, upstream: Upstream, subscribe: CommandSubscribe, next_request_id: Callable[[], int]
+) -> bool:
+    """Mark the cursor of the subscription that a client is about to consume from.
+
+    False when another bridge is about to do the same: look again in a moment. Any other refusal is none of the
+    client's business: its own SUBSCRIBE follows, and is answered by the broker.
+    """
+    request_id = next_request_id()
+    consumer_id = STAMP_CONSUMER_ID_BASE + request_id % STAMP_CONSUMER_ID_BASE
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    command.subscribe.CopyFrom(subscribe)
+    command.subscribe.subType = CommandSubscribe.Exclusive
+    command.subscribe.consumer_id = consumer_id
+    command.subscribe.request_id = request_id
+    try:
+        await requests.ask(upstream, command, request_id)
+    except Unanswered as error:
+        # Left open, it would keep everybody from subscribing for as long as this client is there.
+        log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
+        await _close(requests, upstream, consumer_id, next_request_id())
+        return True
+    except BrokerError as error:
+        log.debug("cursor is not marked", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
+        return not (error.code == ServerError.ConsumerBusy and "different type" not in str(error))
+    try:
+        position = await _mark_delete_position(requests, upstream, consumer_id, next_request_id())
+        upstream.write(encode_frame(_marking(consumer_id, position)))
+    except BrokerError as error:
+        log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
+    # Not when cancelled: the client is gone then, and this consumer with its connection.
+    await _close(requests, upstream, consumer_id, next_request_id())
+    return True
+
+
+async def _mark_delete_position(
+    requests: OwnRequests, upstream: Upstream, consumer_id: int, request_id: int
+) -> MessageIdData:
+    command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+    command.getLastMessageId.consumer_id = consumer_id
+    command.getLastMessageId.request_id = request_id
+    answer = (await requests.ask(upstream, command, request_id)).getLastMessageIdResponse
+    if not answer.HasField("consumer_mark_delete_position"):
+        raise BrokerError("the broker does not say where the cursor is")
+    return answer.consumer_mark_delete_position
+
+
+def _marking(consumer_id: int, position: MessageIdData) -> BaseCommand:
+    """An ack of what is acked: should the cursor be set anew meanwhile, the broker has closed this consumer first."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    command.ack.ack_type = CommandAck.Cumulative
+    command.ack.message_id.add(ledgerId=position.ledgerId, entryId=position.entryId)
+    command.ack.properties.add(key=PROPERTY, value=new_history())
+    return command
+
+
+async def _close(requests: OwnRequests, upstream: Upstream, consumer_id: int, request_id: int) -> None:
+    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = request_id
+    try:
+        await requests.ask(upstream, command, request_id)
+    except BrokerError as error:
+        log.warning("consumer that marks a cursor may still be there", broker=upstream.url, reason=str(error))
