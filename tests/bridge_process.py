@@ -118,6 +118,11 @@ class BridgeProcess:
         assert_described(method, path, status, found)
         return status, found
 
+    def text(self, path: str) -> str:
+        """A page."""
+        with urllib.request.urlopen(self.web_url + path, timeout=20) as answer:
+            return str(answer.read().decode())
+
     def topic(self, topic: str) -> dict[str, Any]:
         """What the list of tracked topics says of one; empty when it is not there."""
         _, topics = self.get("/admin/v2/delayed/topics")

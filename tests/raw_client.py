@@ -56,6 +56,7 @@ class RawClient(asyncio.Protocol):
     def __init__(self) -> None:
         self.messages: asyncio.Queue[RawMessage] = asyncio.Queue()
         self.events: list[BaseCommand] = []
+        self.pings = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder()
@@ -135,11 +136,12 @@ class RawClient(asyncio.Protocol):
 
     # -- commands
 
-    async def handshake(self, **fields: Any) -> BaseCommand:
-        """Say CONNECT; returns CONNECTED or ERROR."""
+    async def handshake(self, *, refreshes: bool = False, **fields: Any) -> BaseCommand:
+        """Say CONNECT; returns CONNECTED or ERROR. `refreshes`: the client can be asked for new credentials."""
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = "raw"
         command.connect.protocol_version = 21
+        command.connect.feature_flags.supports_auth_refresh = refreshes
         for name, value in fields.items():
             setattr(command.connect, name, value)
         self.send(command)
@@ -270,6 +272,7 @@ class RawClient(asyncio.Protocol):
             elif not stored.done():
                 stored.set_result((receipt.message_id.ledgerId, receipt.message_id.entryId))
         elif command.type == BaseCommand.PING:
+            self.pings += 1
             self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
         else:
             body = getattr(command, _ANSWERS[command.type]) if command.type in _ANSWERS else None

@@ -7,6 +7,7 @@ the test run that started it.
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import structlog
 import uvloop
 
 from bridge import limits
+from tracker.private_files import UMASK
 
 
 async def serve(settings: dict[str, Any]) -> None:
@@ -40,6 +42,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None
 
 
 def main() -> None:
+    os.umask(UMASK)
     arguments: dict[str, Any] = json.loads(sys.argv[1])
     for name, value in arguments["limits"].items():
         assert hasattr(limits, name), name

@@ -7,6 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,7 @@ def broker_config() -> dict[str, str]:
         "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
         "tokenSecretKey": f"data:;base64,{base64.b64encode(_SECRET).decode()}",
         "superUserRoles": "admin",
+        "authenticationRefreshCheckSeconds": "1",
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
         "brokerClientAuthenticationParameters": f"token:{token_of('admin')}",
     }
@@ -71,6 +73,10 @@ def set_up_roles(broker: EmbeddedPulsar) -> None:
     done(broker, "PUT", f"namespaces/{NAMESPACE}", {})
     for role, actions in {"bridge": ["consume"], "consumer": ["consume"], "producer": ["produce"]}.items():
         allow(broker, role, *actions)
+
+
+def some_topic_of(namespace: str) -> str:
+    return f"persistent://{namespace}/t-{uuid.uuid4().hex[:10]}"
 
 
 def allow(broker: EmbeddedPulsar, role: str, *actions: str, where: str = f"namespaces/{NAMESPACE}") -> None:

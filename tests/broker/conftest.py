@@ -9,10 +9,12 @@ import pytest_asyncio
 
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.embedded import EmbeddedError, EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, Broker
 from tests.clients import Clients
 from tests.cluster import PulsarCluster
 from tests.raw_client import open_clients
+from tests.secured import secured_pulsar
 
 BridgeFactory = Callable[..., BridgeProcess]
 InProcessFactory = Callable[..., Awaitable[Bridge]]
@@ -24,6 +26,16 @@ def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     process = BridgeProcess(pulsar, tmp_path_factory.mktemp("bridge")).start()
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def secured() -> Iterator[EmbeddedPulsar]:
+    """A broker with authentication and authorization, for all tests of this process."""
+    try:
+        with secured_pulsar() as broker:
+            yield broker
+    except EmbeddedError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import urllib.error
@@ -22,8 +23,8 @@ from bridge.broker.connection import BrokerError
 from bridge.broker.connection import connect as connect_to_broker
 from bridge.cli import main
 from bridge.config import Settings
-from bridge.embedded import EmbeddedError, EmbeddedPulsar
-from bridge.protocol.pulsar_pb2 import ServerError
+from bridge.embedded import EmbeddedPulsar
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from spark_jobs.access import Access
 from spark_jobs.admin import topic_state
 from spark_jobs.connection import connect_to_owner
@@ -31,6 +32,7 @@ from spark_jobs.errors import LedgerReadError, NotYet
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import Clients, publish, receive, rest_path, shared
 from tests.helpers import wait_until, wait_until_async
+from tests.raw_client import raw_client
 from tests.secured import (
     NAMESPACE,
     ROLES,
@@ -42,7 +44,7 @@ from tests.secured import (
     done,
     expired_token_of,
     forged_token_of,
-    secured_pulsar,
+    some_topic_of,
     token_of,
 )
 
@@ -97,19 +99,15 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    try:
-        with secured_pulsar() as broker:
-            folder, token = tmp_path_factory.mktemp("bridge"), token_of("bridge")
-            process = BridgeProcess(broker, folder, LIMITS, access="pulsar", broker_token=token).start()
-            yield Scene(broker, process)
-            process.stop()
-    except EmbeddedError as error:
-        pytest.fail(str(error), pytrace=False)
+def scene(secured: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder, token = tmp_path_factory.mktemp("bridge"), token_of("bridge")
+    process = BridgeProcess(secured, folder, LIMITS, access="pulsar", broker_token=token).start()
+    yield Scene(secured, process)
+    process.stop()
 
 
 def new_topic(namespace: str = NAMESPACE) -> str:
-    return f"persistent://{namespace}/t-{uuid.uuid4().hex[:10]}"
+    return some_topic_of(namespace)
 
 
 def connect(clients: Clients, url: str, token: str | None) -> Any:
@@ -172,6 +170,35 @@ async def test_who_is_not_known_gets_the_brokers_error(scene: Scene, token: str 
         with pytest.raises(BrokerError) as caught:
             await connect_to_broker(url, token)
         assert caught.value.code == ServerError.AuthenticationError, url
+
+
+@pytest.mark.parametrize("elsewhere", [BaseCommand.CLOSE_CONSUMER, BaseCommand.CLOSE_PRODUCER])
+async def test_who_may_only_produce_gets_no_message(
+    scene: Scene, clients: Clients, elsewhere: BaseCommand.Type
+) -> None:
+    """Not by having a refused SUBSCRIBE answered by the SUCCESS of another command with the same request id."""
+    topic = new_topic()
+    consumer = await asyncio.to_thread(shared, connect(clients, scene.bridge.service_url, token_of("consumer")), topic)
+    await asyncio.to_thread(consumer.close)
+    intruder = await raw_client(scene.bridge.service_url, handshake=False)
+    await intruder.handshake(auth_method_name="token", auth_data=token_of("producer").encode())
+    await intruder.produce(topic)
+    await intruder.publish(b"secret")
+    subscribe = CommandSubscribe(topic=topic, subscription="s", consumer_id=1, request_id=50, consumer_name="x")
+    subscribe.subType = CommandSubscribe.Shared
+    intruder.send(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe))
+    for number in range(10, 20):
+        if elsewhere == BaseCommand.CLOSE_CONSUMER:
+            close: dict[str, Any] = {"close_consumer": {"consumer_id": number, "request_id": 50}}
+        else:
+            close = {"close_producer": {"producer_id": number, "request_id": 50}}
+        intruder.send(BaseCommand(type=elsewhere, **close))
+    with contextlib.suppress(AssertionError):  # the connection is closed
+        for _ in range(50):
+            intruder.flow(100)
+            await asyncio.sleep(0.01)
+    assert intruder.messages.empty()
+    assert intruder.lost.done()
 
 
 def test_the_bridge_may_be_allowed_a_single_topic(scene: Scene, clients: Clients) -> None:

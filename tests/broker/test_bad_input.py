@@ -424,11 +424,15 @@ async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes)
 
 @pytest.mark.parametrize("count", [0, -500, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
-async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count: int, delayed: bool) -> None:
-    """The broker's count of permits goes wrong for the reader of it, but what comes behind is delivered.
+async def test_a_batch_that_lies_about_its_size(
+    scene: Scene, topic: str, count: int, delayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's count of permits goes far astray, the reader's goes with it, and what comes behind is delivered.
 
-    No count may cancel out the others: what the broker reads at once and counts as 0 messages, it sends to nobody.
+    No count may cancel out the others: what the broker reads at once and counts as 0 messages, it sends to nobody. So
+    a batch of 0 may be missing, see `test_a_batch_that_claims_no_messages_and_is_read_alone`.
     """
+    monkeypatch.setattr(limits, "READ_STALL_S", 60)  # no reader needs to be opened anew for want of permits
     client = await raw_client(scene.url)
     await client.consume(topic)
     client.flow(100)
@@ -436,8 +440,9 @@ async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count:
     at = now_ms() + 100 if delayed else None
     sent = [await client.publish(b"x", at, messages=each) for each in (1, count, *[1] * 10)]
     found: set[tuple[int, int]] = set()
-    while found != set(sent):
-        position = (await client.message(3 * limits.READ_STALL_S)).position
+    needed = set(sent) - ({sent[1]} if count == 0 else set())
+    while not found >= needed:
+        position = (await client.message()).position
         found.add(position)
         client.ack(position)
         client.flow(max(count, 1))

@@ -196,6 +196,32 @@ async def test_a_client_that_does_not_read(
     assert peak - before < SLACK_MB + CACHE_MB, f"from {before:.0f} to {peak:.0f} MB"
 
 
+async def test_many_consumers_of_a_client_that_does_not_read(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    """One connection, one limit: not one for each of its consumers."""
+    bridge = await asyncio.to_thread(private_bridge, limits=SMALL_BUFFERS)
+    stuck, consumers = await raw_client(bridge.service_url), 100
+    for number in range(consumers):
+        await stuck.consume(topic, f"s{number}", consumer_id=number)
+    producer = clients.connect(pulsar.service_url).create_producer(topic)
+    text, count = "x" * 250_000, 4
+    await asyncio.to_thread(publish, producer, [text] * count, deliver_at=now_ms() + 1_500)
+    stuck.transport.pause_reading()
+    before, peak = memory_mb(bridge), 0.0
+    for number in range(consumers):
+        stuck.flow(count, consumer_id=number)
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        await asyncio.sleep(0.05)
+        peak = max(peak, memory_mb(bridge))
+    stuck.transport.resume_reading()
+    assert len(await all_messages(stuck, consumers * count, 60)) == consumers * count
+    await stuck.close()
+    # Less than a slice for each consumer.
+    assert peak - before < SLACK_MB + CACHE_MB, f"from {before:.0f} to {peak:.0f} MB"
+
+
 def test_messages_larger_than_the_write_buffer_flow_on(client: Any, topic: str) -> None:
     consumer = shared(client, topic, receiver_queue_size=100)
     producer = client.create_producer(topic)

@@ -129,8 +129,15 @@ def test_serve_and_topics(pulsar: PulsarCluster, tmp_path: Path, topic: str) -> 
             assert message.data() == b"later"
             assert time.time() >= due - 0.001
             consumer.acknowledge(message)
-        asked = [sys.executable, "-m", "bridge", "topics", f"--admin-url=http://127.0.0.1:{web_port}", "--output=json"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+            asked = [
+                sys.executable,
+                "-m",
+                "bridge",
+                "topics",
+                f"--admin-url=http://127.0.0.1:{web_port}",
+                "--output=json",
+            ]
+            done = subprocess.run(asked, capture_output=True, text=True, check=True)
         [row] = [row for row in json.loads(done.stdout) if row["topic"] == topic]
         assert (row["role"], row["owner"]) == ("owner", f"pulsar://127.0.0.1:{port}")
         process.terminate()

@@ -64,13 +64,18 @@ def test_an_operator_finds_cancels_and_delivers(
     assert row.split()[0] == position(ids[3])
     assert row.endswith("order 3")
 
-    rows = terminal("cancel", "-s", "s", "--message-id", position(ids[3]), topic).splitlines()
+    rows = terminal("cancel", "-s", "s", "--message-id", str(ids[3]), topic).splitlines()
     assert rows[1].split() == ["s", position(ids[3]), "cancelled"]
     both = [f"--message-id={position(one)}" for one in ids[3:]]
     assert "1 of 2 not done" not in terminal("cancel", "--all-subscriptions", *both, topic)
     assert terminal("cancel", "-s", "s", "--message-id", "999999999:9", topic, status=1).endswith(
         "not done: 999999999:9 unknown\n"
     )
+    published = publish(producer, ["not delayed"])
+    assert receive(consumer).text == "not delayed"
+    wait_until(lambda: terminal.json("stats", topic)["subscriptions"]["s"]["acked"] == 1, "the ack")
+    for act in ("cancel", "deliver-now"):
+        assert terminal(act, "-s", "s", "--message-id", str(published[0]), topic, status=1).endswith(" unknown\n")
 
     rows = terminal("deliver-now", "-s", "s", "--message-id", position(ids[1]), topic).splitlines()
     assert rows[1].split()[-1] == "expedited"
@@ -80,13 +85,13 @@ def test_an_operator_finds_cancels_and_delivers(
 
     shown = terminal("stats", topic)
     assert f"{topic}: owner" in shown
-    wait_until(lambda: terminal.json("stats", topic)["subscriptions"]["s"]["acked"] == 1, "the ack")
+    wait_until(lambda: terminal.json("stats", topic)["subscriptions"]["s"]["acked"] == 2, "the acks")
     assert terminal.json("stats", topic)["subscriptions"]["s"]["cancelled"] == 2
     rows = terminal("partitions", "-s", "s", topic).splitlines()
     assert rows[0].split()[-2:] == ["pending", "s"]
     assert sum(int(row.split()[-1]) for row in rows[1:]) == 2
     acts = [each for each in bridge.get("/admin/v2/delayed/actions")[1] if each["topic"] == topic]
-    assert [each["action"] for each in acts] == ["deliver-now", "cancel", "cancel", "cancel"]
+    assert [each["action"] for each in acts] == ["deliver-now", "deliver-now", *["cancel"] * 4]
     assert acts[-1]["outcomes"] == {"cancelled": 1}
     assert acts[-1]["actor"] == "local"
 
@@ -94,7 +99,7 @@ def test_an_operator_finds_cancels_and_delivers(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["cancel", "--message-id", "3", "-s", "s"], 1, "not a position: '3'"),
+        (["cancel", "--message-id", "3", "-s", "s"], 1, "not a message id: '3'"),
         (["cancel", "--message-id", "3:4"], 2, "either --subscription or --all-subscriptions"),
         (["pending", "-s", "s", "--due-from", "now"], 1, "not a time: 'now'"),
         (["pending", "-s", "nobody"], 1, "has no tracked subscription 'nobody'"),
@@ -107,3 +112,21 @@ def test_what_is_wrong_is_said(
     joined(bridge, client, topic)
     shown = " ".join(terminal(*arguments, topic, status=status).replace("│", " ").split())
     assert said in shown
+
+
+@pytest.mark.parametrize("command", ["topics", "stats", "partitions", "pending"])
+def test_on_a_terminal_no_number_is_broken(
+    bridge: BridgeProcess, client: Any, topic: str, monkeypatch: pytest.MonkeyPatch, terminal: Terminal, command: str
+) -> None:
+    consumer = joined(bridge, client, topic)
+    due = now_ms() + HOUR_MS
+    publish(client.create_producer(topic), ["x" * 2_000] * 600, due)
+    wait_until(lambda: bridge.topic(topic).get("entries") == 600, "harvested", timeout=30)
+    monkeypatch.setenv("TERM", "dumb")  # 80 columns, nothing in bold
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    named = {"topics": [], "pending": ["-s", "s", "--limit", "1", topic]}.get(command, [topic])
+    out = terminal(command, *named)
+    size = bridge.topic(topic)["storageSize"]
+    assert {"pending": "T", "partitions": f"{size:,}", "stats": "600"}.get(command, f"{size:,}") in out
+    assert max(len(line) for line in out.splitlines()[command == "stats" :]) <= 80
+    consumer.close()

@@ -6,11 +6,15 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridge.embedded.distribution import ensure_distribution
+from bridge.embedded.java import find_java
 from tests.bridge_process import BridgeProcess
+from tests.clients import admin, backlog, publish
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 
 RATE = 500
@@ -45,6 +49,17 @@ class Tools:
         assert process.wait(90) == 0, output.read_text()
         return output.read_text()
 
+    def run_source(self, source: Path, *arguments: str) -> str:
+        """Compile and run a single file against the distribution's client; returns what it printed."""
+        java = find_java().executable
+        modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True).stdout
+        if "jdk.compiler" not in modules:
+            pytest.skip("this Java has no compiler")
+        command = [str(java), "-Xmx256m", "-cp", str(self._home / "lib" / "*"), str(source), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=self._folder, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def stop(self) -> None:
         for process in self._running:
             process.kill()
@@ -66,6 +81,21 @@ def test_pulsar_client_consumes(bridge: BridgeProcess, topic: str, tools: Tools)
     tools.run("pulsar-client", "--url", bridge.service_url, "produce", "-n", "3", "-m", "hello", topic)
     assert consumer.wait(60) == 0
     assert output.read_text().count("content:hello") == 3
+
+
+def test_the_java_client_chooses_its_retry_topics_as_at_the_broker(
+    bridge: BridgeProcess, pulsar: PulsarCluster, direct: Any, topic: str, tools: Tools
+) -> None:
+    """Names without the topic are those of old clients, taken only where such topics exist already."""
+    publish(direct.create_producer(topic), ["a", "b"])
+    program = Path(__file__).parent.parent / "java" / "RetryTopics.java"
+    subscription = topic[-10:]
+    printed = tools.run_source(program, bridge.service_url, topic, subscription, "2").splitlines()
+    retry, dead = f"{topic}-{subscription}-RETRY", f"{topic}-{subscription}-DLQ"
+    assert [printed.count(f"received {each}") for each in (topic, retry)] == [2, 2]
+    found = admin(pulsar, "GET", "persistent/public/default")
+    assert sorted(each for each in found if subscription in each) == sorted([topic, dead, retry])
+    assert backlog(pulsar, retry, subscription) == 0
 
 
 def test_pulsar_perf_with_delay(bridge: BridgeProcess, topic: str, tools: Tools) -> None:

@@ -96,6 +96,7 @@ async def test_files_that_are_wrong_are_not_taken_in(
     def prepare() -> None:
         write_files(job.folder, topic, spec, [(later, upto.ledger, entry) for entry in range(upto.entry + 1)])
         make_wrong(job.folder)
+        (tmp_path / "data-0" / "bridge.lock").touch()  # as in a directory that a bridge has used
 
     await asyncio.to_thread(prepare)
     here = await bridge_here(rebuild_from_entries=1)

@@ -134,6 +134,34 @@ def test_what_is_cancelled_never_comes(bridge: BridgeProcess, client: Any, topic
     wait_for_acks_to_be_kept(pulsar, topic, 0, "a")
 
 
+def test_an_id_of_no_delayed_entry_is_unknown(bridge: BridgeProcess, client: Any, topic: str) -> None:
+    """Also below the mark-delete position, where all is acked: the message meant goes out all the same."""
+    consumer = joined(bridge, client, topic)
+    producer = client.create_producer(topic)
+    immediate = publish(producer, ["a", "b"])
+    assert texts(drain(consumer, 2)) == ["a", "b"]
+    wait_until(lambda: stats(bridge, topic)["markDeletePosition"] == position(immediate[1]), "both acked")
+    meant = publish(producer, ["meant"], deliver_at=now_ms() + 2_500)
+    first = immediate[0].ledger_id()
+    for wrong in (position(immediate[0]), f"{first}:500", f"{first - 1}:0", "0:0", f"{first + 1}:0"):
+        assert (cancel(bridge, topic, wrong), deliver_now(bridge, topic, wrong)) == ("unknown", "unknown"), wrong
+    assert receive(consumer).text == "meant"
+    wait_until(lambda: cancel(bridge, topic, position(meant[0])) == "already-acked", "there was something to ack")
+
+
+def test_ids_are_taken_as_clients_print_them(bridge: BridgeProcess, client: Any, topic: str) -> None:
+    joined(bridge, client, topic)
+    ids = publish(client.create_producer(topic), ["0", "1", "2", "3"], deliver_at=now_ms() + HOUR_MS)
+    at = [position(one) for one in ids]
+    listed = [str(ids[0]), f"{at[1]}:-1", f"{at[2]}:-1:-1"]
+    status, answer = bridge.ask("POST", f"{path_of(topic)}/cancel", {"messageIds": listed})
+    assert (status, answer["entries"]) == (200, dict.fromkeys(at[:3], "cancelled"))
+    assert [each["position"] for each in pending(bridge, topic, messageId=str(ids[3]))] == [at[3]]
+    for wrong, said in ((f"{at[3]}:-1:0", f"{at[3]} is all of it"), (f"{at[3]}:2", "is a message of partition 2")):
+        status, answer = bridge.ask("DELETE", f"{path_of(topic)}/pending/{wrong}")
+        assert (status, said in answer["reason"]) == (400, True), answer
+
+
 def test_what_a_consumer_has_is_not_cancelled(bridge: BridgeProcess, client: Any, topic: str) -> None:
     consumer = joined(bridge, client, topic, negative_ack_redelivery_delay_ms=500)
     ids = publish(client.create_producer(topic), ["one"], deliver_at=now_ms() + 300)
@@ -257,8 +285,8 @@ def test_cancel_races_the_due_time(bridge: BridgeProcess, clients: Clients, topi
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
-        ("DELETE", "/pending/17", None, 400, "not a position: '17'"),
-        ("DELETE", "/pending/3:x", None, 400, "not a position: '3:x'"),
+        ("DELETE", "/pending/17", None, 400, "not a message id: '17'"),
+        ("DELETE", "/pending/3:x", None, 400, "not a message id: '3:x'"),
         ("POST", "/cancel", {"ids": []}, 400, 'expected a body like {"messageIds"'),
         ("POST", "/cancel", {"messageIds": []}, 400, "a list of 1 to 1000 positions"),
         ("POST", "/cancel", {"messageIds": ["3:1"] * 1_001}, 400, "a list of 1 to 1000 positions"),
@@ -266,7 +294,7 @@ def test_cancel_races_the_due_time(bridge: BridgeProcess, clients: Clients, topi
         ("GET", "/pending?dueFrom=soon", None, 400, "dueFrom: not a time: 'soon'"),
         ("GET", "/pending?cursor=zz", None, 400, "not a cursor: 'zz'"),
         ("GET", "/pending?property=red", None, 400, "property: not NAME=VALUE: 'red'"),
-        ("GET", "/pending?messageId=1", None, 400, "not a position: '1'"),
+        ("GET", "/pending?messageId=1", None, 400, "not a message id: '1'"),
         ("GET", "/pending?payload=yes", None, 400, "payload: neither true nor false: 'yes'"),
         ("GET", "/histogram?step=1ms", None, 400, "step: at least 1000 ms, not '1ms'"),
     ],

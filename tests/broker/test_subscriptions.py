@@ -96,12 +96,14 @@ def test_batch_index_acknowledgement(client: Any, topic: str) -> None:
     drain_all(consumer)
 
 
-def test_redeliver_unacknowledged_messages(any_client: Any, topic: str) -> None:
+def test_redeliver_unacknowledged_messages(any_client: Any, pulsar: PulsarCluster, topic: str) -> None:
     consumer = shared(any_client, topic)
-    publish_both(any_client.create_producer(topic))
+    publish_both(any_client.create_producer(topic, batching_enabled=False))
     received = drain(consumer, 10, ack=False)
     for each in received[:3]:
         consumer.acknowledge(each.message)
+    # The client sends acks late, and asks for the rest at once.
+    wait_until(lambda: backlog(pulsar, topic) == 7, "acks")
     consumer.redeliver_unacknowledged_messages()
     again = drain(consumer, 7)
     assert sorted(texts(again)) == sorted(texts(received[3:]))

@@ -3,11 +3,15 @@
 import time
 from typing import Any
 
-from tests.bridge_process import BridgeProcess
-from tests.broker.conftest import BridgeFactory
-from tests.clients import Clients, admin, drain, rest_path, shared, texts
+from tests.bridge_process import BridgeProcess, now_ms
+from tests.broker.conftest import BridgeFactory, InProcessFactory
+from tests.clients import Clients, admin, backlog, drain, publish, rest_path, shared, texts
 from tests.cluster import PulsarCluster
-from tests.helpers import wait_until
+from tests.helpers import wait_until, wait_until_async
+from tests.raw_client import raw_client
+from tracker import Position
+
+MISSED = 10_000
 
 
 def test_a_client_of_the_wrong_bridge_is_led_to_the_owner(
@@ -66,5 +70,57 @@ def test_the_other_bridge_takes_over(private_bridge: BridgeFactory, clients: Cli
     wait_until(lambda: _role(other, topic) == "owner", "the other one is the owner")
 
 
+def test_a_former_owner_catches_up_behind_live_traffic(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    """It comes back with an old index: new messages do not wait until all that was published meanwhile is read."""
+    bridge = private_bridge(limits={"CHECKPOINT_INTERVAL_S": 4.0})  # by then what was left out begins to be read
+    client = clients.connect(bridge.service_url)
+    consumer = shared(client, topic)
+    producer = clients.connect(pulsar.service_url).create_producer(topic, max_pending_messages=MISSED)
+    publish(producer, ["before"])
+    assert texts(drain(consumer, 1)) == ["before"]
+    wait_until(lambda: backlog(pulsar, topic) == 0, "ack")
+    client.close()
+    bridge.stop()
+    missed = [str(number) for number in range(MISSED)]
+    due = now_ms() + 10_000
+    publish(producer, missed, deliver_at=due)
+    bridge.start()
+    publish(producer, ["live"])
+    consumer = shared(clients.connect(bridge.service_url), topic)
+    assert texts(drain(consumer, 1)) == ["live"]
+    assert bridge.topic(topic)["entries"] < MISSED
+    wait_until(lambda: bridge.topic(topic)["entries"] == MISSED, "all of them in the index", timeout=30)
+    assert bridge.stats(topic)["damagedPartitions"] == 0
+    assert "damaged" not in bridge.log()
+    received = drain(consumer, MISSED)
+    assert sorted(texts(received)) == sorted(missed)
+    assert all(each.at_ms >= due for each in received)
+
+
 def _role(bridge: BridgeProcess, topic: str) -> Any:
     return bridge.topic(topic).get("role")
+
+
+async def test_what_was_left_out_is_read_by_who_lost_the_topic_meanwhile(
+    bridge_here: InProcessFactory, topic: str
+) -> None:
+    """It lost the topic at the very moment in which it began to read."""
+    here = await bridge_here()
+    client = await raw_client(f"pulsar://127.0.0.1:{here.port}")
+    await client.produce(topic)
+    await client.consume(topic)
+    assert here.topics is not None
+    tracked: Any = here.topics.get(topic)
+    await client.publish(b"one", sequence_id=1)
+    await wait_until_async(lambda: tracked._kept is not None, "a first checkpoint, and what follows it")
+    position = await client.publish(b"two", sequence_id=2)
+    await wait_until_async(lambda: tracked._kept[0] == position, "another one")
+    tracked.index.damage.stage_left_out(
+        tracked._around.store.new_batch(), Position(position[0], -1), Position(*position)
+    )()
+    tracked._give_up("as if the topic was unloaded")
+    await wait_until_async(lambda: tracked.role != "owner", "the topic is given up")
+    await wait_until_async(lambda: tracked.role == "owner", "the topic is served again")
+    await wait_until_async(lambda: not tracked.index.damage.missing, "everything is read", timeout=5)

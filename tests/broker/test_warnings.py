@@ -9,7 +9,7 @@ from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.broker.test_metrics import scrape
 from tests.broker.test_steering import joined
-from tests.clients import Clients, admin, publish, rest_path, shared
+from tests.clients import Clients, admin, publish, receive, rest_path, shared
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 
@@ -27,7 +27,8 @@ def namespace(pulsar: PulsarCluster) -> str:
 @pytest.fixture
 def bridge(private_bridge: BridgeFactory) -> BridgeProcess:
     """It looks at the broker often."""
-    return private_bridge(limits={"MAINTENANCE_INTERVAL_S": 1.0, "POLICIES_KEPT_S": 1.0, "WARNINGS_KEPT_MS": 200})
+    quick = {"MAINTENANCE_INTERVAL_S": 1.0, "POLICIES_KEPT_S": 1.0, "WARNINGS_KEPT_MS": 200, "OVERDUE_WARNING_MS": 500}
+    return private_bridge(limits=quick)
 
 
 def warned(bridge: BridgeProcess, topic: str) -> dict[str, Any]:
@@ -73,3 +74,52 @@ def test_clocks_are_compared(bridge: BridgeProcess, clients: Clients, topic: str
     """They are the same machine's."""
     joined(bridge, clients.connect(bridge.service_url), topic)
     assert abs(bridge.get("/admin/v2/delayed/overview")[1]["clockOffsetMs"]) < 500
+
+
+def test_what_is_late_is_not_all_well(bridge: BridgeProcess, clients: Clients, topic: str) -> None:
+    client = clients.connect(bridge.service_url)
+    consumer, producer = shared(client, topic, receiver_queue_size=1), client.create_producer(topic)
+    due = now_ms() + 300
+    publish(producer, ["0", "1", "2", "3"], deliver_at=due)
+    wait_until(lambda: "no-permits" in warned(bridge, topic), "nobody asks for more", timeout=20)
+    assert "none of its 1 consumers has permits" in warned(bridge, topic)["no-permits"]["text"]
+    consumer.close()
+    wait_until(lambda: "no-consumers" in warned(bridge, topic), "nobody is there", timeout=20)
+    _, overview = bridge.get("/admin/v2/delayed/overview")
+    assert [each["code"] for each in overview["warnings"] if each["topic"] == topic] == ["no-consumers"]
+    wait_until(lambda: now_ms() > due + 1_500, "more than a second late")
+    again = shared(client, topic)
+    for _ in range(4):
+        receive(again)
+    wait_until(lambda: set(warned(bridge, topic)) == {"late"}, "late lately", timeout=20)
+    assert "mostly for want of permits" in warned(bridge, topic)["late"]["text"]
+
+
+def test_next_due_is_the_time_of_an_entry(bridge: BridgeProcess, clients: Clients, topic: str) -> None:
+    client = clients.connect(bridge.service_url)
+    _, producer = shared(client, topic), client.create_producer(topic)
+    due = now_ms() + 9 * HOUR_MS
+    (cancelled,) = publish(producer, ["first"], deliver_at=due - HOUR_MS)
+    publish(producer, ["then"], deliver_at=due)
+    wait_until(lambda: bridge.topic(topic).get("entries") == 2, "harvested")
+    assert bridge.topic(topic)["earliestDeliverAt"] == due - HOUR_MS
+    at = f"{cancelled.ledger_id()}:{cancelled.entry_id()}"
+    path = f"/admin/v2/delayed/{rest_path(topic)}/subscription/s/pending/{at}"
+    assert bridge.ask("DELETE", path)[1] == {"outcome": "cancelled"}
+    assert bridge.topic(topic)["earliestDeliverAt"] == due
+    assert scrape(bridge, topic)["earliest_deliver_at_seconds", ""] == due / 1000
+
+
+def test_a_burst_is_warned_of_and_a_trickle_is_not(bridge: BridgeProcess, clients: Clients, topic: str) -> None:
+    """Nobody knows what the consumer takes: it has shown nothing yet."""
+    client = clients.connect(bridge.service_url)
+    _, producer = shared(client, topic), client.create_producer(topic)
+    due = (now_ms() // 1000 + 2 * 3_600) * 1000
+    publish(producer, [str(number) for number in range(30)], deliver_at=due)
+    wait_until(lambda: bridge.topic(topic).get("entries") == 30, "harvested")
+    assert warned(bridge, topic) == {}
+    for _ in range(2):
+        publish(producer, [str(number) for number in range(750)], deliver_at=due + HOUR_MS)
+    wait_until(lambda: "storm" in warned(bridge, topic), "the storm", timeout=20)
+    assert "1,500 messages a second come due" in warned(bridge, topic)["storm"]["text"]
+    assert "not known" in warned(bridge, topic)["storm"]["text"]

@@ -98,7 +98,7 @@ class Published(NamedTuple):
         return len(self.soon) + len(self.later)
 
     def stats(self, subscription: str = "s") -> dict[str, Any]:
-        return dict(self.bridge.stats(self.topic)["subscriptions"][subscription])
+        return dict(self.bridge.stats(self.topic)["subscriptions"].get(subscription, {"pending": None}))
 
     def rest(self, rest: str) -> Any:
         """The answer to a GET below the topic."""
@@ -122,9 +122,9 @@ def publish_all(bridge: BridgeProcess, clients: Clients) -> Published:
         soon += _positions(publish(producer, [f"Grüße {number}"], deliver_at=now_ms() + 2 * HOUR_MS, **key))
     later = _positions(publish(producer, [f"later {n}" for n in range(LATER)], deliver_at=now_ms() + 24 * HOUR_MS))
     made = Published(topic, soon, later, consumer, producer, bridge)
-    for name in ("s", "other/s"):
-        wanted = made.pending + (DELIVERED if name != "s" else 0)
-        wait_until(lambda name=name, wanted=wanted: made.stats(name)["pending"] == wanted, f"{wanted} pending")  # type: ignore[misc]
+    wait_until(lambda: made.stats()["pending"] == made.pending, "everything pending", timeout=20)
+    others = made.pending + DELIVERED
+    wait_until(lambda: made.stats("other/s")["pending"] == others, "everything pending for the other", timeout=20)
     return made
 
 

@@ -90,7 +90,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         if not capacity:
             return
         offers: list[Offer] = []
-        for (_, entry), again in self.dispatcher.take_replay(capacity):
+        replay = self.dispatcher.replay
+        for (_, entry), again in [replay.popitem(0) for _ in range(min(capacity, len(replay)))]:
             assert again.redelivery_count == self.waiting.pop(entry)
             assert again.message_count == self.sizes[entry]
             offers.append(Offer(1, entry, again.message_count, None, b"", again.redelivery_count))

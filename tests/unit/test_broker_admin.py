@@ -51,3 +51,32 @@ async def test_what_the_owner_says_is_told_without_the_token(urls: list[str]) ->
     await client.close()
     assert caught.value.status == 401
     assert "another-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "said"),
+    [
+        (200, "4.0.8", None),
+        (403, "not for you", None),
+        (401, "who are you", "cannot be used: GET /admin/v2/brokers/version: 401 who are you"),
+        (404, "Not Found", "cannot be used: .*404 Not Found"),
+        (200, "<html>a page</html>", "is not a broker's: .*<html>a page"),
+    ],
+)
+async def test_what_is_no_admin_interface_is_told(status: int, text: str, said: str | None) -> None:
+    async def serve(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_get("/admin/v2/brokers/version", serve)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        client = AdminClient(url, "secret")
+        try:
+            if said is None:
+                await client.check()
+            else:
+                with pytest.raises(AdminError, match=f"broker_web_url {url} {said}"):
+                    await client.check()
+        finally:
+            await client.close()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bridge.cli import main
+from bridge.cli.common import plain_table, print_table
 from bridge.config import Settings
 
 BROKER = 'broker_service_url = "pulsar://b:6650"\nbroker_web_url = "http://b:8080"\n'
@@ -106,6 +107,26 @@ def test_topics_as_a_table(capsys: pytest.CaptureFixture[str], admin_url: str) -
     assert header.split()[:3] == ["topic", "role", "owner"]
     numbers = ["12,345", "67,890", "11,111", "2027-01-15T08:00:00.000Z", "7", "0"]
     assert row.split() == [TOPIC["topic"], "owner", TOPIC["owner"], *numbers]
+
+
+def test_tables_break_no_number_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], admin_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit 80 columns is printed as a block."""
+    monkeypatch.setenv("TERM", "dumb")  # 80 columns, nothing in bold
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run("topics", "--admin-url", admin_url) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines() if line.strip())
+    assert (rows["entries"], rows["bytes"], rows["pending"]) == ("12,345", "67,890", "11,111")
+    table = plain_table(("name", "bytes", "from"), numbers=("bytes",))
+    table.add_row("n" * 90, "7,676,297", "2027-01-15T08:00:00.000Z")
+    print_table(table)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "7,676,297" in out
+    assert "2027-01-15T08:00:00.000Z" in out
 
 
 def test_topics_as_json(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:

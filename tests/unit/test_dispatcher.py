@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from bridge import limits
-from bridge.dispatcher import Dispatcher, Offer
+from bridge.dispatcher import Dispatcher, Offer, PositionKey, Redelivery, still_unacked
 from bridge.protocol.entries import Chunk
 
 Names = Dispatcher[str]
@@ -25,6 +27,10 @@ def with_consumers(names: str, permits: int = 0, level: int = 0) -> Names:
 
 def given(assigned: Iterable[tuple[str, Sequence[Offer]]]) -> dict[str, list[int]]:
     return {name: [offer.entry for offer in batch] for name, batch in assigned}
+
+
+def take_replay(dispatcher: Dispatcher[str], limit: int) -> list[tuple[PositionKey, Redelivery]]:
+    return [dispatcher.replay.popitem(0) for _ in range(min(limit, len(dispatcher.replay)))]
 
 
 def replay(dispatcher: Names) -> list[tuple[int, int]]:
@@ -143,8 +149,47 @@ def test_batch_acks_add_up() -> None:
     dispatcher.ack_partly(1, 0, (0b1110,))
     dispatcher.ack_partly(1, 0, (0b1011,))
     dispatcher.redeliver("a", None)
-    ((_, again),) = dispatcher.take_replay(10)
+    ((_, again),) = take_replay(dispatcher, 10)
     assert again.ack_set == (0b1010,)
+
+
+@hypothesis.given(
+    count=st.integers(1, 200),
+    acked=st.lists(st.sets(st.integers(0, 199)), min_size=1, max_size=4),
+    trim=st.booleans(),
+    excess=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+)
+def test_what_is_left_of_a_batch(count: int, acked: list[set[int]], trim: bool, excess: list[int]) -> None:
+    """As sets of message numbers; clients leave out words of zeros at the end, or add nonsense behind it."""
+    left: tuple[int, ...] = ()
+    for gone in acked:
+        bits = sum(1 << number for number in range(count) if number not in gone)
+        words = [bits >> shift & 2**64 - 1 for shift in range(0, count, 64)]
+        while trim and len(words) > 1 and not words[-1]:
+            words.pop()
+        signed = [word - 2**64 if word >= 2**63 else word for word in words]
+        if not trim:
+            signed += excess
+        left = still_unacked(left, signed, count)
+    expected = set(range(count)) - set().union(*acked)
+    assert {number for number in range(64 * len(left)) if left[number // 64] >> number % 64 & 1} == expected
+    assert any(left) == bool(expected)
+
+
+def test_batches_too_large_to_note() -> None:
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(1, messages=2**31 - 1))
+    assert dispatcher.ack_partly(1, 0, (1,) * 10_000) == ()
+
+
+def test_acks_of_a_batch_that_waits_for_redelivery() -> None:
+    dispatcher = with_consumers("a", permits=10)
+    dispatcher.assign(offers(1, messages=4))
+    dispatcher.ack_partly(1, 0, (0b1110,))
+    dispatcher.redeliver("a", None)
+    assert dispatcher.ack_partly(1, 0, (0b0111,)) == (0b0110,)
+    assert dispatcher.ack_partly(1, 1, (0b0111,)) is None
+    assert dispatcher.replay[1, 0].ack_set == (0b0110,)
 
 
 # -- redelivery
@@ -155,7 +200,7 @@ def test_redelivery_counts() -> None:
     dispatcher.assign(offers(3))
     for count in range(1, 4):
         assert dispatcher.redeliver("a", [(1, 1)]) == 1
-        ((position, again),) = dispatcher.take_replay(10)
+        ((position, again),) = take_replay(dispatcher, 10)
         assert (position, again.redelivery_count) == ((1, 1), count)
         dispatcher.assign([Offer(1, 1, 1, None, b"", again.redelivery_count)])
     dispatcher.check()
@@ -182,7 +227,7 @@ def test_what_a_consumer_leaves_keeps_its_count() -> None:
     dispatcher = with_consumers("ab", permits=5)
     dispatcher.assign(offers(5))
     dispatcher.redeliver("a", [(1, 2)])
-    ((_, again),) = dispatcher.take_replay(1)
+    ((_, again),) = take_replay(dispatcher, 1)
     dispatcher.flow("a", 1, True)
     dispatcher.assign([Offer(1, 2, 1, None, b"", again.redelivery_count)])
     holder = next(iter(dispatcher.unacked.values())).consumer.consumer
@@ -196,7 +241,7 @@ def test_replay_is_in_order_of_position() -> None:
     dispatcher = with_consumers("a", permits=100)
     dispatcher.assign(offers(10))
     dispatcher.redeliver("a", [(1, 7), (1, 2), (1, 5)])
-    taken = dispatcher.take_replay(2)
+    taken = take_replay(dispatcher, 2)
     assert [position[1] for position, _ in taken] == [2, 5]
     dispatcher.put_back(*taken[0])
     assert [entry for entry, _ in replay(dispatcher)] == [2, 7]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
-from bridge.feed import Feed, restart_position
+from bridge.feed import Feed
 from bridge.protocol.entries import StoredEntry
+from bridge.protocol.permits import Permits
 from bridge.tail_buffer import TailBuffer
 from tests.helpers import wait_until_async
 from tracker import AckSet, Position
@@ -28,32 +29,36 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[StoredEntry] = []
 
-    def publish(self, *, delayed: bool = False, marker: bool = False, size: int = 10) -> None:
+    def publish(self, *, delayed: bool = False, marker: bool = False, size: int = 10, batch: int = 1) -> None:
         deliver_at = 1 if delayed else None
-        self.entries.append(StoredEntry(1, len(self.entries), deliver_at, 1, marker, bytes(size)))
+        self.entries.append(StoredEntry(1, len(self.entries), deliver_at, batch, marker, bytes(size)))
 
 
 class FakeReader:
-    """Gives entries as far as permits go, when told to."""
+    """Gives entries as a broker does, when told to: as many at once as there are permits, whatever their batches."""
 
     def __init__(self, log: Log, after: Position, on_entries: Callable[[list[StoredEntry]], None]) -> None:
         self.closed = False
-        self.permits = 0
+        self._permits = Permits()
         self._log = log
         self._next = after.entry + 1
         self._on_entries = on_entries
 
-    def grant(self, permits: int) -> None:
+    @property
+    def permits(self) -> int:
+        return self._permits.count
+
+    def top_up(self, permits: int) -> None:
         assert not self.closed
-        assert permits > 0
-        self.permits += permits
+        assert self._permits.top_up(permits), "nothing to grant"
 
     def read(self, count: int) -> None:
-        count = min(count, self.permits)
+        count = min(count, max(self.permits, 0))
         entries = self._log.entries[self._next : self._next + count]
         if entries and not self.closed:
             self._next += len(entries)
-            self.permits -= len(entries)
+            for entry in entries:
+                self._permits.use(entry.batch_size)
             self._on_entries(entries)
 
     def close(self) -> None:
@@ -89,9 +94,9 @@ class Scene:
     def wake(self) -> None:
         self.woken += 1
 
-    def publish(self, count: int = 1, *, delayed: bool = False) -> None:
+    def publish(self, count: int = 1, *, delayed: bool = False, batch: int = 1) -> None:
         for _ in range(count):
-            self.log.publish(delayed=delayed)
+            self.log.publish(delayed=delayed, batch=batch)
 
     def harvest(self, count: int = 1 << 30) -> None:
         new = self.log.entries[self._harvested : self._harvested + count]
@@ -241,6 +246,42 @@ async def test_bytes_hold_the_reader_back(monkeypatch: pytest.MonkeyPatch) -> No
     scene.feed.close()
 
 
+@pytest.mark.parametrize("batch", [0, 1, 7, 1_000, 2**27])
+async def test_batches_do_not_use_up_the_permits_for_good(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """However far a batch takes the broker's count below zero, the reader goes on as soon as there is room."""
+    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
+    monkeypatch.setattr(limits, "FEED_QUEUE_ENTRIES", 20)
+    scene = Scene(tail_start=Position(1, 99))
+    scene.publish(100, batch=batch)
+    found: list[int] = []
+    for _ in range(100):
+        found += scene.take(2)
+        await settle()
+        scene.read()
+    assert found == list(range(100))
+    assert len(scene.readers) == 1
+    scene.feed.close()
+
+
+async def test_a_batch_of_less_than_nothing_does_not_open_the_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker adds it to the permits, and would send what no queue holds: the reader is opened anew."""
+    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
+    monkeypatch.setattr(limits, "FEED_QUEUE_ENTRIES", 20)
+    scene = Scene(tail_start=Position(1, 99))
+    scene.publish(1)
+    scene.publish(1, batch=-(2**30))
+    scene.publish(98)
+    found: list[int] = []
+    for _ in range(100):
+        found += scene.take(2)
+        await settle()
+        scene.read()
+        assert len(scene.feed._queue) <= 30
+    assert found == list(range(100))
+    assert len(scene.readers) == 2
+    scene.feed.close()
+
+
 async def test_a_reader_that_is_lost_is_replaced() -> None:
     scene = Scene(tail_start=Position(1, 9))
     scene.publish(10)
@@ -318,12 +359,6 @@ async def test_delayed_entries_do_not_hold_the_checkpoint() -> None:
     assert scene.feed.checkpoint() == Position(1, 5)
 
 
-def test_restart_positions() -> None:
-    assert restart_position(None, Position(3, 4)) == Position(3, 4)
-    assert restart_position(Position(3, 9), Position(3, 4)) == Position(3, 9)
-    assert restart_position(Position(2, 9), Position(3, 4)) == Position(3, 4)
-
-
 # -- any order of events
 
 STEPS = st.lists(
@@ -348,7 +383,7 @@ async def _any_order(steps: list[str], amounts: list[int], behind: int) -> None:
     checkpoint = START
     for step, amount in zip(steps, itertools.cycle(amounts), strict=False):
         if step in ("publish", "delayed"):
-            scene.publish(amount, delayed=step == "delayed")
+            scene.publish(amount, delayed=step == "delayed", batch=1 if amount % 2 else 9 * amount)
         elif step == "harvest":
             scene.harvest(amount)
         elif step == "read":

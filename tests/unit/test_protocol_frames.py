@@ -187,20 +187,27 @@ def test_nonsense_gives_frames_or_a_typed_error(chunks: list[bytes]) -> None:
 # -- building
 
 
-@given(UINT64, UINT64, UINT64, UINT32, st.integers(0, 2**20), st.lists(UINT64, max_size=70))
+@given(UINT64, st.integers(-1, 2**31 - 1), UINT64, UINT64, UINT32, st.integers(0, 2**20), st.lists(UINT64, max_size=70))
 def test_message_heads_equal_protobufs(
-    consumer_id: int, ledger: int, entry: int, redelivery_count: int, entry_size: int, ack_set: list[int]
+    consumer_id: int,
+    partition: int,
+    ledger: int,
+    entry: int,
+    redelivery_count: int,
+    entry_size: int,
+    ack_set: list[int],
 ) -> None:
     command = BaseCommand(type=BaseCommand.MESSAGE)
     command.message.consumer_id = consumer_id
     command.message.message_id.ledgerId = ledger
     command.message.message_id.entryId = entry
+    command.message.message_id.partition = partition
     if redelivery_count:
         command.message.redelivery_count = redelivery_count
     signed = [word - 2**64 if word >= 2**63 else word for word in ack_set]
     command.message.ack_set.extend(signed)
     expected = encode_frame(command, bytes(entry_size))
-    framer = MessageFramer(consumer_id)
+    framer = MessageFramer(consumer_id, partition)
     for words in (ack_set, signed):  # as read from an ACK they are signed
         head = framer.head(ledger, entry, redelivery_count, entry_size, tuple(words))
         assert head == expected[: len(expected) - entry_size]

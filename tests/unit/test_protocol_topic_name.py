@@ -34,9 +34,13 @@ def test_what_is_no_name(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "partition"),
-    [("t", None), ("t-partition-0", 0), ("t-partition-12", 12), ("t-partition-", None), ("-partition-x", None)],
+    [
+        *(("t", -1), ("t-partition-0", 0), ("t-partition-12", 12), ("t-partition-", -1), ("-partition-x", -1)),
+        *(("t-partition-01", -1), ("t-partition--1", -1), ("t-partition-1-partition-2", 2), ("t-partition-1\n", -1)),
+        *(("t-partition-2147483647", 2**31 - 1), ("t-partition-2147483648", -1), ("-partition-3", 3)),
+    ],
 )
-def test_partitions(text: str, partition: int | None) -> None:
+def test_partitions(text: str, partition: int) -> None:
     assert TopicName.parse(text).partition == partition
 
 

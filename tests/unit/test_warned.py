@@ -5,16 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.warned import (
-    ACK_HOLES_WARNING,
-    PINNED_BYTES_WARNING,
-    Forecast,
-    Policies,
-    Severity,
-    ShownRate,
-    forecast,
-    topic_warnings,
-)
+from bridge.storm import Forecast, SecondsOnDisk, forecast
+from bridge.subscription_stats import Cause, SubscriptionStats
+from bridge.waiting import Lately, RecentLateness, Standing, waiting_warnings
+from bridge.warned import ACK_HOLES_WARNING, PINNED_BYTES_WARNING, Policies, Severity, ShownRate, topic_warnings
 from tracker import NewEntry, Position, Store, TopicIndex
 
 WIDTH_MS = 60_000
@@ -95,17 +89,121 @@ def test_the_busiest_time_ahead_is_found(index: TopicIndex) -> None:
     view = index.view("s")
     assert forecast(index, view, NOW, 10.0) is None
     busy = 30 * WIDTH_MS
-    add(index, [busy + number * 10 for number in range(600)] + [50 * WIDTH_MS] * 5)
-    found = forecast(index, view, NOW, 2.0)
+    add(index, [busy + number * 10 for number in range(6_000)] + [50 * WIDTH_MS] * 5)
+    found = forecast(index, view, NOW, 20.0)
     assert found is not None
-    assert found.peak_per_second == 600 / (WIDTH_MS / 1000)
+    assert found.peak_per_second == 6_000 / (WIDTH_MS / 1000)
     assert found.peak_at_ms == (NOW + busy) // WIDTH_MS * WIDTH_MS
-    assert found.catch_up_s == 300.0
+    assert found.behind_entries == 6_000 - 20 * 60
+    assert found.catch_up_s == found.behind_entries / 20
     assert codes(index, Policies(), {"s": found}) == ["storm"]
-    calm = forecast(index, view, NOW, 0.0)
-    assert calm is not None
-    assert calm.catch_up_s is None, "nothing was shown: nothing can be said"
-    assert codes(index, Policies(), {"s": calm}) == []
+
+
+@pytest.mark.parametrize(("entries", "shown"), [(30, 0.01), (900, 1.0), (900, 0.0), (6_000, 100.0)])
+def test_what_is_little_or_can_be_taken_is_no_storm(index: TopicIndex, entries: int, shown: float) -> None:
+    """The first is 0.5 messages a second."""
+    add(index, [30 * WIDTH_MS + number * WIDTH_MS // entries for number in range(entries)])
+    found = forecast(index, index.view("s"), NOW, shown)
+    assert found is not None
+    assert codes(index, Policies(), {"s": found}) == []
+
+
+def test_a_storm_is_told_when_nobody_knows_what_consumers_take(index: TopicIndex) -> None:
+    add(index, [30 * WIDTH_MS + number * WIDTH_MS // 70_000 for number in range(70_000)])
+    found = forecast(index, index.view("s"), NOW, 0.0)
+    assert found is not None
+    assert found.catch_up_s is None
+    (warned,) = topic_warnings(index, Policies(), {"s": found}, NOW, None)
+    assert (warned.code, warned.subscription) == ("storm", "s")
+    assert "1,167 messages a second come due" in warned.text
+    assert "not known" in warned.text
+
+
+async def test_a_burst_within_a_time_partition_on_disk_is_seen(index: TopicIndex) -> None:
+    """On average it is 33 a second."""
+    burst = 10 * WIDTH_MS + 7_000
+    add(index, [burst + number % 1000 for number in range(2_000)] + [20 * WIDTH_MS] * 10)
+    seconds = SecondsOnDisk()
+    await seconds.look(index, NOW)
+    found = forecast(index, index.view("s"), NOW, 10.0, seconds.looked)
+    assert found is not None
+    assert (found.peak_per_second, found.peak_at_ms) == (2_000.0, NOW + burst)
+    assert found.catch_up_s == 199.0
+    before = seconds.looked
+    await seconds.look(index, NOW)
+    assert next(iter(seconds.looked.values())) is next(iter(before.values())), "not read again"
+    await seconds.look(index, NOW + 11 * WIDTH_MS)
+    assert seconds.looked == {}, "it has passed"
+
+
+def test_what_consumers_cannot_take_adds_up(index: TopicIndex) -> None:
+    """Ten minutes of 100 a second, of which 40 are taken."""
+    for minute in range(10, 20):
+        add(index, [minute * WIDTH_MS + number * 10 for number in range(6_000)])
+    found = forecast(index, index.view("s"), NOW, 40.0)
+    assert found is not None
+    assert found.behind_entries == 10 * 60 * 60
+    assert found.catch_up_s == 900.0
+
+
+# -- what waits already
+
+QUIET = Lately(0, {})
+
+
+def told(standing: Standing) -> dict[str, str]:
+    return dict(waiting_warnings("s", standing))
+
+
+def test_what_nobody_takes_is_told() -> None:
+    eight = 8 * 60_000
+    assert "8 min: no consumer is connected" in told(Standing(eight, 0, False, False, QUIET))["no-consumers"]
+    assert "do not ask for more" in told(Standing(eight, 2, False, False, QUIET))["no-permits"]
+    assert "too much is unacked" in told(Standing(eight, 2, False, True, QUIET))["no-permits"]
+    assert told(Standing(eight, 2, True, False, QUIET)) == {}
+    assert told(Standing(30_000, 0, False, False, QUIET)) == {}
+    assert told(Standing(-eight, 0, False, False, QUIET)) == {}
+
+
+def test_lateness_of_the_last_minutes_is_told_with_its_cause() -> None:
+    stats, recent = SubscriptionStats(), RecentLateness()
+
+    def deliver(count: int, cause: Cause | None) -> None:
+        stats.first_delivery([0] * count, 0)
+        if cause is not None:
+            stats.too_late[cause] += count
+
+    def lately() -> dict[str, str]:
+        return told(Standing(0, 1, True, False, recent.lately(stats)))
+
+    recent.note(0.0, stats)
+    deliver(500, None)
+    assert lately() == {}
+    deliver(30, Cause.permits)
+    deliver(10, Cause.bridge)
+    deliver(99, Cause.harvest)
+    assert "40 of 639 deliveries of s in the last 5 minutes" in lately()["late"]
+    assert "for want of permits" in lately()["late"]
+    for second in range(0, 400, 5):
+        recent.note(float(second), stats)
+    assert lately() == {}, "that was long ago"
+
+
+def test_the_next_due_time_is_an_entrys(index: TopicIndex) -> None:
+    view = index.view("s")
+    assert index.first_waiting_ms(view) is None
+    add(index, [40 * WIDTH_MS, 80 * WIDTH_MS, 30 * WIDTH_MS])
+    view.active = True
+    for now in (NOW, NOW + WIDTH_MS):
+        index.prefetch(now, 100)
+        assert index.due(view, now, 10) == []
+        assert index.first_waiting_ms(view) == NOW + 30 * WIDTH_MS, "however far the near term reaches"
+    view.ack(1, 2)
+    assert index.first_waiting_ms(view) == NOW + 40 * WIDTH_MS
+    assert len(index.due(view, NOW + 50 * WIDTH_MS, 10)) == 1
+    assert index.first_waiting_ms(view) == NOW + 80 * WIDTH_MS, "what somebody was given does not wait"
+    add(index, [45 * WIDTH_MS])
+    assert index.first_waiting_ms(view) == NOW + 45 * WIDTH_MS, "stored behind the others of its time"
 
 
 def test_an_instant_in_memory_is_a_peak_of_its_own(index: TopicIndex) -> None:

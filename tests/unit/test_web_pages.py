@@ -36,6 +36,7 @@ OVERVIEW: dict[str, Any] = {
 ROW: dict[str, Any] = {
     "topic": TOPIC,
     "role": "owner",
+    "reason": None,
     "owner": "pulsar://h:6650",
     "ownerWebUrl": None,
     "entries": 1_000,
@@ -268,7 +269,7 @@ def test_a_topic_tells_its_subscriptions() -> None:
         ({"consumers": [SUBSCRIPTION["consumers"][0] | {"availablePermits": 0}]}, "No consumer has permits"),
         ({"latenessCauses": dict.fromkeys(("permits", "harvest", "rebuild", "bridge"), 0)}, "Nothing was late"),
         ({"lateness": SUBSCRIPTION["lateness"] | {"count": 0}}, "No delayed entry was delivered"),
-        ({"forecast": {"peakPerSecond": 90.0, "peakAt": NOW + 60_000, "shownPerSecond": 30.0}}, "storm ahead"),
+        ({"forecast": {"peakPerSecond": 90.0, "peakAt": NOW + 60_000, "shownPerSecond": 0}}, "is not known yet"),
         ({"forecast": {"peakPerSecond": 9.0, "peakAt": NOW + 60_000, "shownPerSecond": 30.0}}, "Highest rate ahead"),
         ({"pendingSettled": False}, "being counted"),
         ({"expedited": 4}, "Delivered now 4"),
@@ -279,6 +280,18 @@ def test_how_a_subscription_stands_is_said_in_words(changes: dict[str, Any], say
     assert says not in topic().text
 
 
+def test_of_a_topic_that_nobody_is_connected_to_all_is_shown() -> None:
+    assert "nobody is connected to it" in topic(role="idle").text
+    assert topic(role="idle").text.count("Pending") == topic(role="owner").text.count("Pending") > 0
+
+
+def test_a_storm_is_one_where_it_is_warned_of() -> None:
+    ahead = {"forecast": {"peakPerSecond": 90.0, "peakAt": NOW + 60_000, "shownPerSecond": 30.0}}
+    storm = {"severity": "warning", "code": "storm", "topic": None, "subscription": "s", "text": "s: 90 come due"}
+    assert "storm ahead" not in topic(subscriptions=subscription(**ahead)).text
+    assert "storm ahead" in topic(subscriptions=subscription(**ahead), warnings=[storm]).text
+
+
 def test_what_is_not_told_has_no_place() -> None:
     text = topic().text
     assert "Cancelled" not in text
@@ -286,7 +299,7 @@ def test_what_is_not_told_has_no_place() -> None:
 
 
 def test_a_topic_that_another_bridge_owns_leads_there() -> None:
-    page = topic(role="standby", ownerWebUrl="http://b:8081")
+    page = topic(role="standby", owner="pulsar://b:6650", ownerWebUrl="http://b:8081")
     assert ("a", {"href": "http://b:8081/topic/public/default/orders"}) in page.tags
     assert "elsewhere" not in topic().text
     ids = {each.get("id") for _, each in page.tags}

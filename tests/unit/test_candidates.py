@@ -1,0 +1,121 @@
+"""Which candidates are taken for bridges."""
+
+import pytest
+
+from bridge import limits
+from bridge.candidates import SIGNATURE, SIGNED_AT, WEB_URL, Candidate, Candidates, Elected, Peers
+
+TOPIC, ANOTHER = "persistent://public/default/orders", "persistent://public/default/others"
+A, B, EVIL = "pulsar://a:6650", "pulsar://b:6650", "pulsar://evil:6650"
+WEB_A, WEB_B = "http://a:8081", "http://b:8081"
+NOW_MS = 1_800_000_000_000
+SECRET = "a-secret-of-the-tests"
+PEERS = Peers(SECRET)
+
+
+def signed(url: str, web_url: str, topic: str = TOPIC, at_ms: int = NOW_MS, peers: Peers = PEERS) -> Candidate:
+    return Candidate(url, None, peers.metadata(topic, url, web_url, at_ms), NOW_MS)
+
+
+OWN = signed(A, WEB_A)
+
+
+def judged(candidate: Candidate, peers: Peers = PEERS, own: Candidate = OWN) -> Elected:
+    known = Candidates(candidate.name, [own, candidate])
+    peers.note_own_role(own.name, known)
+    return peers.judge(TOPIC, own.name, known)
+
+
+def test_a_signed_statement_is_believed() -> None:
+    assert judged(signed(B, WEB_B)) == Elected(B, WEB_B)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "doubt"),
+    [
+        (Candidate(EVIL, None, {WEB_URL: WEB_B}), "brings no statement"),
+        (Candidate(EVIL), "brings no statement"),
+        (signed(B, WEB_B, peers=Peers("another-secret")), "not signed with this cluster_secret"),
+        (signed(B, WEB_B, topic=ANOTHER), "not signed with this cluster_secret"),
+        (signed(B, WEB_B)._replace(name=EVIL), "not signed with this cluster_secret"),
+        (Candidate(B, None, {**signed(B, WEB_B).metadata, WEB_URL: "http://evil"}), "not signed with"),
+        (Candidate(B, None, {**signed(B, WEB_B).metadata, SIGNED_AT: "x"}), "not signed with"),
+        (Candidate(B, None, {**signed(B, WEB_B).metadata, SIGNATURE: "\udcff"}), "not signed with"),
+        (signed(B, WEB_B, at_ms=NOW_MS - limits.STATEMENT_LASTS_MS - 1), "signed long before it connected"),
+    ],
+)
+def test_what_is_not_signed_for_this_is_not_believed(candidate: Candidate, doubt: str) -> None:
+    elected = judged(candidate)
+    assert (elected.url, elected.web_url) == (None, None)
+    assert doubt in (elected.doubt or "")
+
+
+def test_a_copy_of_a_statement_leads_to_the_bridge_that_signed_it() -> None:
+    copied = signed(B, WEB_B)
+    assert judged(copied, own=OWN) == Elected(B, WEB_B)
+    # Where it is the bridge's own, it stays, and says so.
+    elected = PEERS.judge(TOPIC, A, Candidates(A, [OWN, OWN]))
+    assert (elected.url, elected.web_url) == (A, None)
+    assert "several consumers stand for it under this bridge's own URL" in (elected.doubt or "")
+
+
+def test_without_a_secret_the_role_counts() -> None:
+    ours, theirs = Candidate(A, "bridge", {WEB_URL: WEB_A}), Candidate(B, "bridge", {WEB_URL: WEB_B})
+    assert judged(theirs, Peers(), ours) == Elected(B, WEB_B)
+    elected = judged(theirs._replace(role="consumer"), Peers(), ours)
+    assert elected.url is None
+    assert "a consumer of the role 'consumer' that is no known bridge" in (elected.doubt or "")
+    assert "no cluster_secret" in (elected.doubt or "")
+
+
+def test_nobody_makes_himself_a_peer_under_this_bridges_name() -> None:
+    ours, false = Candidate(A, "bridge"), Candidate(A, "consumer")
+    evil = Candidate(EVIL, "consumer")
+    peers = Peers()
+    peers.note_own_role(A, Candidates(EVIL, [ours, false, evil]))
+    assert peers.judge(TOPIC, A, Candidates(EVIL, [ours, false, evil])).url is None
+    # What was learned stays, also while this bridge does not stand.
+    peers.note_own_role(A, Candidates(A, [ours]))
+    peers.note_own_role(A, Candidates(EVIL, [false, evil]))
+    assert peers.judge(TOPIC, A, Candidates(EVIL, [false, evil])).url is None
+    assert peers.judge(TOPIC, A, Candidates(B, [Candidate(B, "bridge")]), settled=False) == Elected(B)
+
+
+def test_without_authentication_bridges_follow_each_other() -> None:
+    assert judged(Candidate(B, None, {WEB_URL: WEB_B}), Peers(), Candidate(A)) == Elected(B, WEB_B)
+    assert judged(Candidate(B), Peers(), Candidate(A)) == Elected(B)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "web_url", "believed"),
+    [
+        ("pulsar://b:6650 http://b:8081", B, WEB_B, True),
+        ("pulsar://b:6650", B, WEB_B, False),
+        ("pulsar://bridge-*.example:6650", "pulsar://bridge-2.example:6650", None, True),
+        ("pulsar://bridge-*.example:6650", "pulsar://bridge-2.evil.example:6650", None, False),
+        ("pulsar://bridge-*.example:6650", "pulsar://bridge-2.example:6651", None, False),
+        ("pulsar://10.0.0.*:6650", "pulsar://10x0.0.1:6650", None, False),
+        ("", B, "javascript://b", False),
+        ("", B, "http://b\r\nSet-Cookie:x", False),
+        ("", "pulsar://b:6650,evil:6650", None, False),
+        ("", "pulsar://user@evil:6650", None, False),
+        ("", "b", None, False),
+        ("", "pulsar://[::1]:6650", "https://[::1]:8081/bridge", True),
+    ],
+)
+def test_which_urls_are_followed(allowed: str, url: str, web_url: str | None, believed: bool) -> None:
+    metadata = {} if web_url is None else {WEB_URL: web_url}
+    elected = judged(Candidate(url, None, metadata), Peers(None, allowed.split()), Candidate(A))
+    assert (elected.url == url, elected.doubt is None) == (believed, believed)
+
+
+def test_nobody_is_the_owner_before_the_broker_says_so() -> None:
+    assert PEERS.judge(TOPIC, A, Candidates(None, [OWN]), settled=False) == Elected()
+    assert PEERS.judge(TOPIC, A, Candidates(B, [OWN]), settled=False) == Elected()
+    assert PEERS.judge(TOPIC, A, Candidates(None, [OWN])).doubt == "the broker elected nobody"
+    assert "broker_web_url" in (PEERS.judge(TOPIC, A, Candidates(None, [])).doubt or "")
+
+
+def test_the_secret_is_not_in_what_is_stated() -> None:
+    assert set(Peers().metadata(TOPIC, A, WEB_A, NOW_MS)) == {WEB_URL}
+    assert SECRET not in str(PEERS.metadata(TOPIC, A, WEB_A, NOW_MS))

@@ -1,0 +1,138 @@
+"""What a tracked subscription sends, in what order, of what is due, given back, held and acked: without a broker."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bridge.broker.fetch import Fetched
+from bridge.cursor_history import UNKNOWN
+from bridge.dispatcher import PositionKey
+from bridge.feed import Feed
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.protocol.entries import StoredEntry
+from bridge.protocol.frames import FrameDecoder, encode_frame
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandMessage
+from bridge.tail_buffer import TailBuffer
+from bridge.tracked_subscription import CursorReading, TrackedSubscription
+from tracker import AckSet, NewEntry, Position, Store, TopicIndex
+from tracker.search import Standing
+
+TOPIC = "persistent://public/default/t"
+START = Position(1, -1)
+BATCH = 5
+
+
+class Writer:
+    """A client's connection that takes everything; also what the bridge sends to the broker on its behalf."""
+
+    writable = True
+    peer = "test"
+
+    def __init__(self) -> None:
+        self.sent: list[CommandMessage] = []
+        self.acked: list[PositionKey] = []
+        self._decoder = FrameDecoder()
+
+    def write_client(self, data: bytes) -> None:
+        self.sent += [frame.command().message for frame in self._decoder.feed(data)]
+
+    def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
+        self.acked += [(each.ledgerId, each.entryId) for each in command.ack.message_id]
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+    def taken(self) -> list[int]:
+        """The entries sent since it was asked last."""
+        sent, self.sent = self.sent, []
+        return [message.message_id.entryId for message in sent]
+
+
+class Scene:
+    """A topic of batches in one ledger, some delayed, all harvested; a subscription with one consumer."""
+
+    def __init__(self, store: Store, delays: Sequence[int | None]) -> None:
+        index = TopicIndex(store, TOPIC, partition_width_ms=60_000)
+        index.start_at(START)
+        tail = TailBuffer(START)
+        for entry, deliver_at in enumerate(delays):
+            raw = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))[4:]  # no metadata: in one piece
+            new = [] if deliver_at is None else [NewEntry(deliver_at, 1, entry, BATCH, raw)]
+            index.add(new, Position(1, entry), 0)
+            if deliver_at is None:
+                tail.push([StoredEntry(1, entry, None, BATCH, False, raw)])
+        self.subscription = TrackedSubscription("s", TOPIC, lambda: None)
+        self.writer = Writer()
+        self.consumer = TrackedConsumer(cast(Any, self.writer), TOPIC, "s", 1, "c", 0, "mark")
+        self.subscription.add_consumer(self.consumer)
+        acks = AckSet(START)
+
+        def make_feed(subscription: TrackedSubscription) -> Feed:
+            assert subscription.view is not None
+            return Feed(START, subscription.view.acks, tail, cast(Any, None), lambda: None)
+
+        async def fetch(positions: Sequence[PositionKey]) -> Fetched:
+            raise AssertionError(f"everything is at hand, {positions} too")
+
+        self.subscription.start(index, tail, CursorReading(acks, UNKNOWN, False), make_feed, fetch, 0)
+
+    def pump(self, now_ms: int, permits: int = 0) -> list[int]:
+        self.subscription.flow(self.consumer, permits)
+        self.subscription.pump(now_ms)
+        return self.writer.taken()
+
+    def ack(self, entry: int, *ack_set: int) -> None:
+        ack = CommandAck(consumer_id=1, ack_type=CommandAck.Individual)
+        ack.message_id.add(ledgerId=1, entryId=entry, ack_set=ack_set)
+        self.subscription.acked(self.consumer, ack)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "data") as opened:
+        yield opened
+
+
+async def test_what_is_given_back_goes_ahead_of_what_was_ready(store: Store) -> None:
+    scene = Scene(store, [None] * 6)
+    assert scene.pump(0, permits=3) == [0]  # the batches behind it were ready too
+    scene.subscription.redeliver(scene.consumer, [(1, 0)])
+    assert scene.pump(0, permits=7) == [0]
+    assert scene.pump(0, permits=11) == [1, 2, 3]
+
+
+async def test_what_an_operator_holds_does_not_go_out_by_another_way(store: Store) -> None:
+    """The clock was set back while it was ready: it waits with what is delivered again."""
+    scene = Scene(store, [100, 100])
+    assert scene.pump(100, permits=2) == [0]
+    assert scene.pump(50, permits=5) == []
+    assert scene.subscription.standing((1, 1), 100) is Standing.PENDING
+    scene.subscription.hold((1, 1))
+    assert scene.pump(200, permits=5) == []
+    scene.subscription.let_go((1, 1))
+    assert scene.pump(200) == [1]
+
+
+async def test_the_last_acks_of_a_batch_are_an_ack_of_the_whole(store: Store) -> None:
+    scene = Scene(store, [100, None])
+    assert scene.pump(100, permits=10) == [0, 1]
+    for entry in (0, 1):
+        scene.ack(entry, 0b11000)
+        assert scene.subscription.dispatcher.unacked[1, entry].ack_set == (0b11000,)
+        scene.ack(entry, 0b00111)
+    assert scene.writer.acked == [(1, 0), (1, 1)]
+    assert not scene.subscription.dispatcher.unacked
+    assert scene.subscription.stats.acked == 2
+    assert scene.subscription.view is not None
+    assert scene.subscription.view.acks.contains(1, 1)
+
+
+async def test_no_ack_is_made_of_an_entry_that_may_not_exist_or_while_the_cursor_is_moved(store: Store) -> None:
+    scene = Scene(store, [None])
+    assert scene.pump(0, permits=5) == [0]
+    scene.ack(7, 0)
+    scene.subscription.suspend()
+    scene.ack(0, 0)
+    assert scene.writer.acked == []
