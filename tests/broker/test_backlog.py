@@ -7,7 +7,8 @@ from tests.clients import drain, publish, shared, texts
 
 MESSAGES = 20_000
 BATCH = 1_000
-MAX_PAUSE_MS = 1_000
+# Without the defence each batch waits 4 to 5 s for the next permits; a busy machine may take most of a second.
+MAX_PAUSE_MS = 3_000
 
 
 def publish_batches(client: Any, topic: str, messages: int, batch: int = BATCH) -> None:

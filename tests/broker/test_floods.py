@@ -127,18 +127,17 @@ async def test_mutated_frames(flooded: BridgeProcess, seed: int) -> None:
 
 
 async def test_a_flood_of_refused_commands(flooded: BridgeProcess) -> None:
-    """A neighbour hardly notices, and the log tells how many there were instead of telling each."""
+    """A neighbour is served meanwhile, and the log tells how many there were instead of telling each."""
     neighbour, flood = await at_work(flooded), await raw_client(flooded.service_url)
     lines = flooded.log().count("\n")
     flood.send_bytes(b"".join(refused(number, "nonsense://x") for number in range(REFUSED)))
-    took: list[float] = []
+    served = 0
     while len(flood.events) < REFUSED:
-        started = time.monotonic()
-        await neighbour.publish(b"x", sequence_id=len(took))
+        await neighbour.publish(b"x", sequence_id=served)
         await neighbour.message()
-        took.append(time.monotonic() - started)
+        served += 1
         neighbour.flow(1)
-    assert max(took) < 0.5
+    assert served >= SERVED  # one or two if the flood is worked off first
     assert flooded.log().count("\n") - lines < 200
     await wait_until_async(lambda: "lines left out" in flooded.log(), "how many")
     await flood.close()
