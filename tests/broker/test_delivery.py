@@ -28,7 +28,7 @@ from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 from tests.raw_client import raw_client
 
-MAX_LATE_MS = 1_000
+MAX_LATE_MS = 2_000
 TEN_YEARS_MS = 10 * 365 * 86_400_000
 
 

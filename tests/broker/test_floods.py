@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -27,6 +26,8 @@ MB = 1024 * 1024
 GROWTH_MB = 32
 """Far below what a session each would leave behind."""
 REFUSED = 20_000
+SERVED = 20
+"""Messages of a neighbour meanwhile, of about 100: one or two come through where a flood is worked off first."""
 UNREAD_MB = 100
 """Half of what is answered, and far more than `CLIENT_UNREAD`: allocators do not give everything back."""
 
@@ -137,7 +138,7 @@ async def test_a_flood_of_refused_commands(flooded: BridgeProcess) -> None:
         await neighbour.message()
         served += 1
         neighbour.flow(1)
-    assert served >= SERVED  # one or two if the flood is worked off first
+    assert served >= SERVED
     assert flooded.log().count("\n") - lines < 200
     await wait_until_async(lambda: "lines left out" in flooded.log(), "how many")
     await flood.close()
