@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.recorded import write_result
-from bridge.bench.side_by_side import Wanted, side_by_side
 from bridge.cli.bench import report
+from bridge.showcase.side_by_side import Wanted, side_by_side
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracker import Position
-from tracker.bulk_files import Group, Manifest, TableFile, new_manifest, write_groups, write_positions
+from tracker.bulk.files import Group, Manifest, TableFile, new_manifest, write_groups, write_positions
 from tracker.entries import encode_value
 from tracker.keys import KEY
-from tracker.positions import PlacedEntry
+from tracker.partitions.positions import PlacedEntry
 
 BASE_MS = 1_800_000_000_000
 SPAN_MS = 2 * 365 * 86_400_000

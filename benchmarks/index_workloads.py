@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, SPAN_MS, WIDTH_MS, payloads, position_of
-from bridge import collector
+from bridge.cli import garbage as collector
 from tracker import EARLIEST, NewEntry, Position, Store, TopicIndex
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.load import BulkLoad
 from tracker.keys import encode_key
 
 TOPIC = "persistent://public/default/index-benchmark"
@@ -220,7 +220,7 @@ def bulk(path: Path, files: Path, rest_percent: int) -> Figures:
         add_all(live, list(slices(0, count, lambda number: start_ms + number * 1000 // rate)))
         quiet = deliver(live, time.time_ns() // 1_000_000 + 5_000, iter(()))
         load_index.start_at(Position(*json.loads((files / "manifest.json").read_text())["upto"]))
-        loading = BulkLoad(load_index, files, os.sched_yield)
+        loading = BulkLoad(load_index.bulk, files, os.sched_yield)
         entries = loading.manifest.entries
         started = time.perf_counter()
         busy = deliver(live, 0, steps(loading, rest_percent / 100))

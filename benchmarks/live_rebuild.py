@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.recorded import write_result
-from bridge.bench.side_by_side import free_port, wait_ready
 from bridge.embedded.pulsar import EmbeddedPulsar
+from bridge.showcase.side_by_side import free_port, wait_ready
 
 TOPIC = "persistent://public/default/live-rebuild"
 FAR_MS = 6 * 3_600_000

@@ -29,15 +29,15 @@ from benchmarks.index_data import Spread, manifest_of, write_part
 from benchmarks.recorded import write_result
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.embedded.pulsar import EmbeddedPulsar
-from bridge.surroundings import wall_clock_ms
-from bridge.topics import Topics
-from bridge.tracked_subscription import TrackedSubscription
-from bridge.tracked_topic import TrackedTopic
-from bridge.web.rendering import load_templates
+from bridge.topics.surroundings import wall_clock_ms
+from bridge.topics.topics import Topics
+from bridge.topics.tracked_topic import TrackedTopic
+from bridge.web.pages.rendering import load_templates
 from bridge.web.server import build_web_app
 from tracker import AckSet, NewEntry, Position, Store, TopicIndex
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.load import BulkLoad
 
 TOPICS = 500
 SMALL = 1_000
@@ -95,7 +95,7 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
         index = topic.index = TopicIndex(store, name, partition_width_ms=index_data.WIDTH_MS)
         if number == 0:
             index.start_at(Spread(size).last_position())
-            BulkLoad(index, files).load_all()
+            BulkLoad(index.bulk, files).load_all()
         else:
             index.start_at(Position(1, -1))
             entries = [NewEntry(now_ms + 60_000 * each, 1, each, 1, bytes(128)) for each in range(SMALL)]

@@ -38,23 +38,23 @@ from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, WIDTH_MS, payloads
 from benchmarks.recorded import write_result
 from bridge.embedded.java import find_java
 from bridge.embedded.pulsar import EmbeddedPulsar
+from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import MessageMetadata
-from bridge.protocol.topic_name import TopicName
 from spark_jobs import limits
-from spark_jobs.access import Access
-from spark_jobs.admin import topic_state
-from spark_jobs.ledgers import LedgerRange
+from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import SPEC_NAME, RangeResult, RebuildSpec, marker_name, spread_of
-from spark_jobs.read_stage import ROWS
 from spark_jobs.rebuild import Rebuild
 from spark_jobs.session import open_session
+from spark_jobs.stages.read import ROWS
 from tracker import Position, Store, TopicIndex
-from tracker.bulk_files import MANIFEST_NAME, Manifest, write_positions
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.files import MANIFEST_NAME, Manifest, write_positions
+from tracker.bulk.load import BulkLoad
 from tracker.entries import encode_value
 from tracker.fingerprint import fingerprint
 from tracker.keys import KEY, KEY_LENGTH
-from tracker.positions import PlacedEntry
+from tracker.partitions.positions import PlacedEntry
 
 TOPIC = "persistent://public/default/rebuild-benchmark"
 SUBSCRIPTION = "bench"
@@ -207,7 +207,7 @@ def load(path: Path, files: Path, topic: str, upto: Position, entries: int) -> f
         index = TopicIndex(store, topic)
         index.start_at(upto)
         started = time.perf_counter()
-        BulkLoad(index, files).load_all()
+        BulkLoad(index.bulk, files).load_all()
         seconds = time.perf_counter() - started
         assert index.entries == entries, f"{index.entries} of {entries} entries are in the index"
     return seconds

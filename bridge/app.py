@@ -6,17 +6,17 @@ import socket
 import structlog
 from aiohttp import web
 
-from bridge.action_log import ActionLog
 from bridge.broker.admin import AdminClient
+from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
-from bridge.candidates import Peers
+from bridge.broker.readiness import Readiness
 from bridge.config import LOOPBACK, Settings
 from bridge.gateway.listener import Gateway
-from bridge.readiness import Readiness
-from bridge.spark_job import SparkSettings
-from bridge.surroundings import Surroundings, wall_clock_ms
-from bridge.topics import SyncLoop, Topics
-from bridge.web.pages import load_pages
+from bridge.operate.action_log import ActionLog
+from bridge.refill.spark_job import SparkSettings
+from bridge.topics.surroundings import Surroundings, wall_clock_ms
+from bridge.topics.topics import SyncLoop, Topics
+from bridge.web.pages.routes import load_pages
 from bridge.web.server import build_web_app
 from tracker import Store
 

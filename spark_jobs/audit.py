@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from spark_jobs.admin import topic_state
 from spark_jobs.command import run_command
+from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of
-from spark_jobs.reading import Reading
+from spark_jobs.stages.reading import Reading
 from spark_jobs.storage import Storage
 
 

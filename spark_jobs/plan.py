@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs import limits
-from spark_jobs.access import Access
-from spark_jobs.ledgers import LedgerRange
+from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.stats import LedgerRange
 from tracker import AckSet, Position
 from tracker.audit import Cell, Scope, add_up
-from tracker.bulk_files import TableFile
+from tracker.bulk.files import TableFile
 from tracker.fingerprint import Fingerprint
 
 SPEC_NAME = "spec.json"

@@ -12,11 +12,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from spark_jobs.admin import topic_state
-from spark_jobs.build_stage import BucketResult, bucket_marker, build
 from spark_jobs.command import run_command
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers import TopicState
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.stats import TopicState
 from spark_jobs.plan import (
     FINGERPRINTS_NAME,
     Needed,
@@ -27,10 +26,11 @@ from spark_jobs.plan import (
     plan_name,
     upto_of,
 )
-from spark_jobs.reading import Reading, telling
+from spark_jobs.stages.build import BucketResult, bucket_marker, build
+from spark_jobs.stages.reading import Reading, telling
 from spark_jobs.storage import Storage
 from tracker import Position
-from tracker.bulk_files import MANIFEST_NAME, Manifest, new_manifest
+from tracker.bulk.files import MANIFEST_NAME, Manifest, new_manifest
 from tracker.fingerprint import Fingerprint
 
 

@@ -26,16 +26,16 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 from spark_jobs import limits
-from spark_jobs.access import access_from
-from spark_jobs.admin import topic_state
 from spark_jobs.command import reason_of, tell
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers import TopicState, ranges_of
+from spark_jobs.ledgers.access import access_from
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.stats import TopicState, ranges_of
 from spark_jobs.plan import TOKEN_VARIABLE, Needed
 from spark_jobs.session import open_session
-from spark_jobs.source import PulsarLedgers
+from spark_jobs.stages.source import PulsarLedgers
 from spark_jobs.storage import StorageError
 from tracker import EARLIEST
 

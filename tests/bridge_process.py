@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Protocol
 
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 from tests.described import assert_described
 from tests.helpers import wait_until
 

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from jsonschema import Draft202012Validator
 
-from bridge.web.openapi import OPERATIONS, description
-from bridge.web.requests import ROOT
+from bridge.web.request.parameters import ROOT
+from bridge.web.rest.openapi import OPERATIONS, description
 
 
 def assert_described(method: str, path: str, status: int, answer: Any) -> None:

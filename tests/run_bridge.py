@@ -17,7 +17,7 @@ import structlog
 import uvloop
 
 from bridge import limits
-from tracker.private_files import UMASK
+from tracker.store.private_files import UMASK
 
 
 async def serve(settings: dict[str, Any]) -> None:

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from bridge.cli import app
 from bridge.config import ENV_PREFIX, Settings
-from bridge.web.metrics import FAMILIES
-from bridge.web.openapi import OPERATIONS
-from bridge.web.schemas import SCHEMAS
+from bridge.web.metrics.scrape import FAMILIES
+from bridge.web.rest.openapi import OPERATIONS
+from bridge.web.rest.schemas import SCHEMAS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 _WIDTH = 110

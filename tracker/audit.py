@@ -17,8 +17,8 @@ import numpy as np
 from tracker import limits
 from tracker.fingerprint import Fingerprint, mixed_keys, unpacked_keys
 from tracker.keys import encode_key, successor, time_bound
+from tracker.partitions.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.position import Position
-from tracker.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.topic_index import TopicIndex
 
 Cell = tuple[int, int]

@@ -8,11 +8,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from tracker.keys import KEY, key_time, time_bound
-from tracker.partition_page import PAGE_PARTITIONS
-from tracker.partitions import PartitionTable
-from tracker.reader import DiskReader
-from tracker.view import SubscriptionView
-from tracker.window import NearTermWindow
+from tracker.near.window import NearTermWindow
+from tracker.partitions.page import PAGE_PARTITIONS
+from tracker.partitions.reader import DiskReader
+from tracker.partitions.table import PartitionTable
+from tracker.views.view import SubscriptionView
 
 MIN_STEP_MS = 1_000
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from tracker.entries import DueEntry
 from tracker.keys import MAX_TIMESTAMP_MS, encode_key, successor, time_bound
+from tracker.partitions.positions import PositionIndex
+from tracker.partitions.reader import DiskReader
 from tracker.position import Position
-from tracker.positions import PositionIndex
-from tracker.reader import DiskReader
-from tracker.view import SubscriptionView
+from tracker.views.view import SubscriptionView
 
 
 class Standing(Enum):

@@ -6,30 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tracker import checks, limits
-from tracker.bulk_load import BulkRecords
-from tracker.consumed import ConsumedPartitions
+from tracker import limits
+from tracker.bulk.load import BulkRecords
+from tracker.care.checks import check_index
+from tracker.care.consumed import ConsumedPartitions
+from tracker.care.damage import Damage
+from tracker.care.migration import migrate
 from tracker.counts import Counts
-from tracker.damage import Damage
-from tracker.due_reader import DueReader
 from tracker.entries import DueEntry, NewEntry, encode_value
 from tracker.errors import StoreError
-from tracker.families import EntryFamilies
-from tracker.journal import Journal
+from tracker.index_core import IndexCore
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, clamp_timestamp, encode_key, key_time, time_bound
-from tracker.lifecycle import PartitionState, state_of
-from tracker.migration import migrate
-from tracker.partition_page import PartitionCounters
-from tracker.partitions import ANY_PARTITION, PartitionTable
+from tracker.partitions.lifecycle import PartitionState, state_of
+from tracker.partitions.positions import PlacedEntry, encode_records
 from tracker.position import Position
-from tracker.positions import PlacedEntry, PositionIndex, encode_records
-from tracker.reader import DiskReader
-from tracker.records import TopicKeys, TopicRecord, check_width
 from tracker.search import Search, Standing
-from tracker.store import Store
-from tracker.view import SubscriptionView
-from tracker.view_records import ViewRecords
-from tracker.window import NearTermWindow
+from tracker.store.store import Store
+from tracker.views.view import SubscriptionView
 
 # The name `bytes` is taken by a property below.
 Key = bytes
@@ -72,58 +65,51 @@ class TopicIndex:
         self.topic = topic
         self.partition_width_ms = partition_width_ms
         self.horizon_ms = limits.HORIZON_PARTITIONS * partition_width_ms if horizon_ms is None else horizon_ms
-        self.table = PartitionTable(partition_width_ms)
-        self.window = NearTermWindow(near_term_bytes)
-        self._store = store
-        self._keys = TopicKeys(topic)
-        store.prepare(topic)
-        self._record = self._stored_record() or TopicRecord(partition_width_ms)
-        check_width(self._record, topic, partition_width_ms)
-        self.families = EntryFamilies(store, topic, self._keys, self._record.second)
-        self.reader = DiskReader(topic, self.families, self.table)
-        self.positions = PositionIndex(topic, self.families)
+        self._core = core = IndexCore(store, topic, partition_width_ms, near_term_bytes)
+        self.table, self.window, self.reader = core.table, core.window, core.reader
+        self.families, self.positions = core.families, core.positions
         self.counts = Counts(self.table, self.window, self.reader)
         self.search = Search(self.positions, self.reader)
-        self._due = DueReader(self.window, self.reader, self.table)
-        self._journal = Journal(store, self._keys, self.table)
-        self._consumed = ConsumedPartitions(self, store, self.families, self._due)
+        self._store, self._keys, self._journal, self._due = store, core.keys, core.journal, core.due
+        self._consumed = ConsumedPartitions(core)
         self._load()
-        self.bulk = BulkRecords(self, store, self._keys)
-        self._views = ViewRecords(store, self._keys, self.table)
-        self.damage = Damage(self, store, self._keys, self.families)
+        self.bulk = BulkRecords(core)
+        core.load_views()
+        self._views = core.views
+        self.damage = Damage(core)
         self.reader.on_damage = self.damage.quarantine
         self.families.main.on_recovered = self._reload
         if store.lost_writes(topic, self.families.second):
-            if self._record.harvested is not None and self._record.floor is not None:
-                self.damage.note_lost_writes(self._record.floor, self._record.harvested)
-            store.forget_lost_writes(topic, self._record.second)
+            if core.record.harvested is not None and core.record.floor is not None:
+                self.damage.note_lost_writes(core.record.floor, core.record.harvested)
+            store.forget_lost_writes(topic, core.record.second)
         if self._journal.damaged:
             self.damage.note_lost(self._journal.damaged)
         self.bulk.recover()
         if self.families.damaged:
-            self.hold_counters()
+            core.hold_counters()
 
     # --- what is in it
 
     @property
     def harvested_position(self) -> Position | None:
         """Every delayed entry in (floor, harvested] was put in the index; None before `start_at`."""
-        return self._record.harvested
+        return self._core.record.harvested
 
     @property
     def floor(self) -> Position | None:
         """No entry above it, up to the harvested position, was left out or dropped; None before `start_at`."""
-        return self._record.floor
+        return self._core.record.floor
 
     @property
     def identity(self) -> int:
         """What tells this topic from another one of its name; 0 before `identify`."""
-        return self._record.identity
+        return self._core.record.identity
 
     def identify(self, identity: int) -> None:
         """Note what tells this topic from another one of its name. Raises StoreError."""
-        if identity != self._record.identity:
-            self._write_topic(replace(self._record, identity=identity))
+        if identity != self._core.record.identity:
+            self._core.write_topic(replace(self._core.record, identity=identity))
 
     @property
     def entries(self) -> int:
@@ -175,15 +161,15 @@ class TopicIndex:
 
     def check(self) -> None:
         """Compare everything kept in memory with the disk; raises AssertionError. Reads all: for tests."""
-        checks.check_index(self)
+        check_index(self._core, self.damage.ranges)
 
     # --- filling it
 
     def start_at(self, position: Position) -> None:
         """Begin a fresh index: what lies at or below the position is not in it. Raises StoreError if it has begun."""
-        if self._record.harvested is not None:
-            raise StoreError(f"the index of {self.topic} has begun already, at {self._record.floor}")
-        self._write_topic(replace(self._record, harvested=position, floor=position))
+        if self._core.record.harvested is not None:
+            raise StoreError(f"the index of {self.topic} has begun already, at {self._core.record.floor}")
+        self._core.write_topic(replace(self._core.record, harvested=position, floor=position))
 
     def skip_to(self, position: Position) -> None:
         """Go on behind a position: what lies between is left out, and listed in `damage.missing` until it is filled.
@@ -191,8 +177,8 @@ class TopicIndex:
         One write. Raises StoreError; then nothing changed.
         """
         batch = self._store.new_batch()
-        left_out = self.damage.stage_left_out(batch, self._harvested(), position)
-        self._write_topic(replace(self._record, harvested=position), batch)
+        left_out = self.damage.stage_left_out(batch, self._core.harvested, position)
+        self._core.write_topic(replace(self._core.record, harvested=position), batch)
         left_out()
 
     def add(self, entries: Sequence[NewEntry], harvested_position: Position, now_ms: int) -> None:
@@ -201,7 +187,7 @@ class TopicIndex:
         Entries come in position order, at most at `harvested_position` (else ValueError); those at or below the former
         harvested position are known and skipped. Pass slices of about 500. Raises StoreError; then nothing changed.
         """
-        previous: tuple[int, int] = self._harvested()
+        previous: tuple[int, int] = self._core.harvested
         fresh = []
         for new in entries:
             position = (new[1], new[2])
@@ -212,14 +198,14 @@ class TopicIndex:
                 raise ValueError(f"entries of {self.topic} out of order: {position} after {previous}")
         if fresh and previous > harvested_position:
             raise ValueError(f"entry {previous} of {self.topic} lies above the harvested position {harvested_position}")
-        self._insert(fresh, max(harvested_position, self._harvested()))
+        self._insert(fresh, max(harvested_position, self._core.harvested))
 
     def backfill(self, entries: Sequence[NewEntry], now_ms: int) -> int:
         """Store entries at or below the harvested position that may be known; return how many were new.
 
         Entries above the harvested position are left to the harvester. Raises StoreError; then nothing changed.
         """
-        harvested = self._harvested()
+        harvested = self._core.harvested
         fresh: dict[Key, NewEntry] = {}
         for new in entries:
             key = encode_key(new.deliver_at_ms, new.ledger, new.entry)
@@ -234,8 +220,8 @@ class TopicIndex:
 
         That is higher than asked when time partitions that reached above the position were dropped meanwhile.
         """
-        floor = min(self._floor(), max(position, self._record.dropped or position))
-        self._write_topic(replace(self._record, floor=floor))
+        floor = min(self._core.floor, max(position, self._core.record.dropped or position))
+        self._core.write_topic(replace(self._core.record, floor=floor))
         return floor
 
     # --- views
@@ -314,7 +300,7 @@ class TopicIndex:
 
         Returns True when some are left: until then the views' pending counts are too high. Raises StoreError.
         """
-        highest = self._record.harvested
+        highest = self._core.record.harvested
         views = [view for view in self._views.by_name.values() if not view.counter.settled]
         if highest is None:
             return bool(views)
@@ -338,94 +324,26 @@ class TopicIndex:
         """Give back the disk space of dropped partitions. Blocks: call it from a thread. Raises StoreError."""
         self._consumed.reclaim(self.low_water_key)
 
-    # --- for bulk loads and damage
-
-    @property
-    def record(self) -> TopicRecord:
-        """What is stored of the topic itself."""
-        return self._record
-
-    def write_pages(self, pages: list[int], batch: Any, **changes: Any) -> None:
-        """Write changed pages of partition counters along with a batch and changes of the topic's record."""
-        record = replace(self._record, written=self._record.written + 1, **changes)
-        self._journal.stage_pages(batch, pages, record.written)
-        uncounted = self._views.stage_uncounted(batch, self._views.by_name.values())
-        self._write_topic(record, batch)
-        self._views.staged_uncounted(uncounted)
-        self._journal.stored_pages(pages, record.written)
-
-    @property
-    def next_write(self) -> int:
-        """The number of the next write."""
-        return self._record.written + 1
-
-    def partition_vanished(self, known: PartitionCounters) -> None:
-        """Forget a partition that was taken out of the table."""
-        self.window.remove_range(known.first_key, known.end_key)
-        self._due.invalidate()
-        self.hold_counters()
-        for view in self._views.by_name.values():
-            view.counter.forget(known.number)
-            view.forget_late(known.first_key, known.end_key)
-
-    def clear_journal(self) -> None:
-        """Store all partition counters: what the journal refers to will be gone."""
-        self._record = self._journal.store_all(self._record)
-
-    def families_switched(self) -> None:
-        """Go on with the other column family alone: everything was moved there."""
-        on_recovered, self.families.main.on_recovered = self.families.main.on_recovered, None
-        self.families.switched()
-        self.families.main.on_recovered = on_recovered
-        self.recount_views()
-
-    def entries_appeared(self, start: Key, end: Key) -> None:
-        """Look again at a key range in which entries were stored past `add`."""
-        if start < self.window.high and self.window.low < end:
-            self.window.cut_at(start)
-        self._due.invalidate()
-        for view in self._views.by_name.values():
-            view.rewind_to(start)
-        self.hold_counters()
-
-    def hold_counters(self) -> None:
-        """Count the views' acks as not settled until `recount_views`."""
-        for view in self._views.by_name.values():
-            view.counter.hold()
-
-    def distrust_positions(self) -> None:
-        """Look into the index itself from now on when a position's record speaks of an entry."""
-        self._write_topic(replace(self._record, dropped_number=ANY_PARTITION))
-        self.table.dropped_number = ANY_PARTITION
-
-    def recount_views(self) -> None:
-        """Count anew what the views have acked, after entries were stored that some of them may have acked before."""
-        for view in self._views.by_name.values():
-            view.counter.recount(view.acks)
-
     # --- inside
 
-    def _stored_record(self) -> TopicRecord | None:
-        stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
-        return None if stored is None else TopicRecord.decode(stored)
-
     def _load(self) -> None:
+        core = self._core
         stored = dict(self._store.records(self._keys.topic)).get(self._keys.topic)
         if stored is None:
-            self._write_topic(self._record)
+            core.write_topic(core.record)
             return
-        self._record = migrate(self._store, self.families.main, self._keys, stored)
-        self._journal.load(self._record, self.positions)
+        core.record = migrate(self._store, self.families.main, self._keys, stored)
+        self._journal.load(core.record, self.positions)
 
     def _reload(self) -> None:
         """After the store was opened anew: know what is on disk, be it less or more than what was written last."""
-        record = self._stored_record()
-        if record is None or record == self._record:
+        record = self._core.stored_record()
+        if record is None or record == self._core.record:
             return
-        self._record = record
+        self._core.record = record
         self.families.load()
         self.table.clear()
-        self._journal.load(self._record, self.positions)
+        self._journal.load(self._core.record, self.positions)
         self.window.restart_at(self.window.low)
         self._due.invalidate()
         for view in self._views.by_name.values():
@@ -433,26 +351,10 @@ class TopicIndex:
             view.counter.recount(view.acks)
         self.bulk.recover()
 
-    def _harvested(self) -> Position:
-        if self._record.harvested is None:
-            raise StoreError(f"the index of {self.topic} was not started: call start_at first")
-        return self._record.harvested
-
-    def _floor(self) -> Position:
-        if self._record.floor is None:
-            raise StoreError(f"the index of {self.topic} was not started: call start_at first")
-        return self._record.floor
-
-    def _write_topic(self, record: TopicRecord, batch: Any = None) -> None:
-        batch = self._store.new_batch() if batch is None else batch
-        batch.put(self._keys.topic, record.encode())
-        self._store.write(batch)
-        self._record = record
-
     def _insert(self, entries: list[NewEntry], harvested: Position) -> None:
         """Write entries that are not stored yet, their positions, and the harvested position."""
         if self._journal.is_long:
-            self._record = self._journal.store_some(self._record, limits.JOURNAL_PAGES)
+            self._core.record = self._journal.store_some(self._core.record, limits.JOURNAL_PAGES)
         batch = self._store.new_batch()
         pairs, placed = _encoded(entries)
         handle, handle_of = self.families.main.handle, self.damage.handle_of if self.families.damaged else None
@@ -461,13 +363,13 @@ class TopicIndex:
             put(key, value, handle if handle_of is None else handle_of(key_time(key)))
         low, high = self.window.low, self.window.high
         near = [pair for pair in pairs if low <= pair[0] < high]
-        record = replace(self._record, harvested=harvested, written=self._record.written + bool(entries))
+        record = replace(self._core.record, harvested=harvested, written=self._core.record.written + bool(entries))
         acked = self._acked_already(placed)
         uncounted = self._views.stage_uncounted(batch, self._miscounted(acked) if placed else [])
         moved = self.damage.stage_new(batch, placed) if handle_of is not None else set()
         if placed:
             self._stage_positions(batch, placed, record.written)
-        self._write_topic(record, batch)
+        self._core.write_topic(record, batch)
         self._views.staged_uncounted(uncounted)
         if not placed:
             return

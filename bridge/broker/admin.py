@@ -16,10 +16,10 @@ import aiohttp
 from yarl import URL
 
 from bridge import limits
+from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import describe
 from bridge.broker.internal_stats import LedgerState, parse_internal_stats
-from bridge.candidates import Candidate, Candidates
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 from tracker import Position
 
 MARK_METADATA = "__delay-bridge"

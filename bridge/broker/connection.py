@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import structlog
 
 from bridge import limits
+from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol.entries import StoredEntry, stored_entry
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
-from bridge.sliced_reads import SlicedReads
 
 log = structlog.get_logger(__name__)
 

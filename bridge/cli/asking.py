@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bridge.cli.common import CommandFailed, token_from
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 
 _TIMEOUT_S = 30.0
 _ROOT = "/admin/v2/delayed"

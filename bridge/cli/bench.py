@@ -6,8 +6,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bridge.bench.side_by_side import SHOWN, BenchError, Figures, Runs, Wanted, medians, side_by_side, workloads
 from bridge.cli.common import CommandFailed, Output, OutputOption, print_json, print_table
+from bridge.showcase.side_by_side import SHOWN, BenchError, Figures, Runs, Wanted, medians, side_by_side, workloads
 
 
 def bench(

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bridge.cli.common import CommandFailed, count_option, duration_option, plain_table, print_table
-from bridge.demo import DemoError, Tally, run_demo, running_bridge
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.distribution import VERSION
+from bridge.showcase.demo import DemoError, Tally, run_demo, running_bridge
 
 _LINE_EVERY_S = 2.0
 _PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}

@@ -20,8 +20,8 @@ from bridge.cli.common import (
     print_table,
 )
 from bridge.cli.stats import Topic
-from bridge.message_ids import MessageId
-from bridge.times import format_time
+from bridge.notation.message_ids import MessageId
+from bridge.notation.times import format_time
 from tracker import Position
 
 Subscription = Annotated[str, typer.Option("--subscription", "-s", help="The subscription.", show_default=False)]

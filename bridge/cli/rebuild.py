@@ -20,7 +20,7 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
-from bridge.rebuild_status import Engine
+from bridge.refill.rebuild_status import Engine
 
 _POLL_S = 0.5
 _ENDED = ("succeeded", "failed", "differs")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import structlog
 
 from bridge.app import Bridge
-from bridge.collector import collect_when_quiet
+from bridge.cli.garbage import collect_when_quiet
 from bridge.config import Settings
-from tracker.private_files import UMASK
+from tracker.store.private_files import UMASK
 
 try:
     import uvloop

@@ -13,7 +13,7 @@ from bridge.config import DATA_HOME, load_settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.ports import is_free
 from bridge.logs import configure_logs
-from tracker.private_files import UMASK, keep_private
+from tracker.store.private_files import UMASK, keep_private
 
 _HOST = "127.0.0.1"
 

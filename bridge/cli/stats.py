@@ -16,7 +16,7 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
-from bridge.times import format_time
+from bridge.notation.times import format_time
 
 Topic = Annotated[str, typer.Argument(help="A topic or one partition of it; short names are completed.")]
 _COUNTS = ("pending", "ready", "inFlight", "delivered", "acked", "cancelled", "redelivered", "early")

@@ -11,7 +11,7 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
-from bridge.times import format_time
+from bridge.notation.times import format_time
 
 
 def topics(

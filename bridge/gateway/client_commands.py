@@ -4,10 +4,9 @@ import secrets
 
 from bridge.broker.admin import MARK_METADATA
 from bridge.broker.connection import BrokerError
-from bridge.ownership import HIDDEN_SUBSCRIPTION
 from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION, TopicName
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
-from bridge.protocol.topic_name import TopicName
 
 
 def is_tracked(subscribe: CommandSubscribe) -> bool:

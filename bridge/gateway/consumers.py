@@ -18,6 +18,7 @@ from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -25,7 +26,6 @@ from bridge.protocol.pulsar_pb2 import (
     CommandSubscribe,
     ServerError,
 )
-from bridge.protocol.topic_name import TopicName
 from tracker import Position
 
 

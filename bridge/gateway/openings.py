@@ -16,8 +16,8 @@ from bridge.gateway.stamping import OwnRequests, stamp
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, ServerError
-from bridge.protocol.topic_name import TopicName
 
 
 class Opener(Protocol):

@@ -34,13 +34,13 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
 from bridge.gateway.upstreams import SessionUpstreams
+from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     ServerError,
 )
-from bridge.sliced_reads import SlicedReads
 from tracker import Position
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,6 @@
-"""Gives a subscription's cursor the mark of its history, see `bridge.cursor_history`, before a first consumer is there.
+"""Gives a subscription's cursor the mark of its history before a first consumer is there.
+
+See `bridge.broker.cursor_history` for what the mark is.
 
 Only a cumulative ack carries properties into a cursor, and Shared consumers' cumulative acks mean nothing. So the
 client's own SUBSCRIBE is sent ahead as Exclusive, for a moment, with the client's rights and nobody else attached: it
@@ -13,7 +15,7 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
-from bridge.cursor_history import PROPERTY, new_history
+from bridge.broker.cursor_history import PROPERTY, new_history
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.frames import encode_frame
 from bridge.protocol.pulsar_pb2 import (

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bridge.protocol.frames import MessageFramer
+from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
-from bridge.protocol.topic_name import TopicName
 from tracker import Position
 
 

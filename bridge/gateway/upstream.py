@@ -7,9 +7,9 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError, describe, split_service_url
+from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder
-from bridge.sliced_reads import SlicedReads
 
 log = structlog.get_logger(__name__)
 

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridge.web import (
-    action_routes,
-    login_routes,
-    openapi,
-    pages,
-    pending_routes,
-    static_files,
-    topic_routes,
-    upkeep_routes,
-)
-from bridge.web.access import ACCESS, Access, access_context, check_access
-from bridge.web.action_routes import ACTIONS
-from bridge.web.exposition import CONTENT_TYPE
-from bridge.web.guards import add_headers, refuse_other_sites
-from bridge.web.metrics import exposition
-from bridge.web.rendering import load_templates
-from bridge.web.requests import BRIDGE
-
-if TYPE_CHECKING:
-    from bridge.app import Bridge
+from bridge.web.access.control import ACCESS, Access, access_context, check_access
+from bridge.web.access.guards import add_headers, refuse_other_sites
+from bridge.web.metrics.exposition import CONTENT_TYPE
+from bridge.web.metrics.scrape import exposition
+from bridge.web.pages import login_routes, static_files
+from bridge.web.pages import routes as pages
+from bridge.web.pages.rendering import load_templates
+from bridge.web.request.served import BRIDGE, Served
+from bridge.web.rest import action_routes, openapi, pending_routes, topic_routes, upkeep_routes
+from bridge.web.rest.action_routes import ACTIONS
 
 routes = web.RouteTableDef()
 TABLES = (
@@ -42,7 +31,7 @@ TABLES = (
 )
 
 
-def build_web_app(bridge: Bridge) -> web.Application:
+def build_web_app(bridge: Served) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
     app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge

@@ -25,10 +25,10 @@ from bridge.cli import main
 from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
-from spark_jobs.access import Access
-from spark_jobs.admin import topic_state
-from spark_jobs.connection import connect_to_owner
 from spark_jobs.errors import LedgerReadError, NotYet
+from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.connection import connect_to_owner
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import Clients, publish, receive, rest_path, shared
 from tests.helpers import wait_until, wait_until_async
@@ -226,7 +226,7 @@ def test_the_bridge_may_be_allowed_a_single_topic(scene: Scene, clients: Clients
 
 
 def test_what_the_broker_asks_of_the_calls_that_tell_permissions(scene: Scene, tracked: str) -> None:
-    """What `bridge.web.pulsar_permissions` is built on."""
+    """What `bridge.web.access.pulsar_permissions` is built on."""
     needs = {
         "brokers/version": set(ROLES),
         "tenants": {"admin"},

@@ -7,7 +7,7 @@ import aiohttp
 
 from bridge.app import Bridge
 from bridge.embedded import EmbeddedPulsar
-from bridge.ownership import HIDDEN_SUBSCRIPTION
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.broker.conftest import InProcessFactory
 from tests.clients import rest_path

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from bridge.app import Bridge
 from bridge.broker.admin import AdminClient
 from bridge.embedded import EmbeddedPulsar
-from bridge.ownership import HIDDEN_SUBSCRIPTION
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory

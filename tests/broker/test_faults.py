@@ -16,7 +16,7 @@ import pulsar as pulsar_client
 import pytest
 
 from bridge.embedded import EmbeddedPulsar
-from bridge.ownership import HIDDEN_SUBSCRIPTION
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.clients import (

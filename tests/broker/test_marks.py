@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bridge import limits
-from bridge.cursor_history import UNKNOWN
+from bridge.broker.cursor_history import UNKNOWN
 from bridge.gateway.stamping import OwnRequests
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.pulsar_pb2 import BaseCommand

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bridge.embedded.ports import free_ports
-from bridge.web.display import topic_page
+from bridge.web.pages.display import topic_page
 from tests.broker.conftest import BridgeFactory
 from tests.broker.test_metrics import scrape
 from tests.clients import Clients, rest_path, shared

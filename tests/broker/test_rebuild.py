@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge.audit import AuditStatus
 from bridge.cli import main
 from bridge.embedded import EmbeddedPulsar
-from bridge.rebuild_status import Engine
-from bridge.upkeep import Upkeep
+from bridge.refill.audit import AuditStatus
+from bridge.refill.rebuild_status import Engine
+from bridge.refill.upkeep import Upkeep
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept

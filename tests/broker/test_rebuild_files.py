@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.spark_job import SparkJob, SparkSettings
+from bridge.refill.spark_job import SparkJob, SparkSettings
 from spark_jobs.plan import FINGERPRINTS_NAME, SPEC_NAME, RebuildSpec
 from tests.bridge_process import now_ms
 from tests.broker.conftest import InProcessFactory
@@ -16,10 +16,10 @@ from tests.clients import Clients, drain, publish, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tracker import EARLIEST, Position
-from tracker.bulk_files import MANIFEST_NAME, new_manifest, write_groups, write_positions
+from tracker.bulk.files import MANIFEST_NAME, new_manifest, write_groups, write_positions
 from tracker.entries import encode_value
 from tracker.keys import KEY
-from tracker.positions import PlacedEntry
+from tracker.partitions.positions import PlacedEntry
 
 COUNT = 300
 WIDTH_MS = 300_000

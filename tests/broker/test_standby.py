@@ -6,7 +6,7 @@ import aiohttp
 
 from bridge.app import Bridge
 from bridge.protocol.pulsar_pb2 import BaseCommand
-from bridge.web.display import topic_page
+from bridge.web.pages.display import topic_page
 from tests.bridge_process import now_ms
 from tests.broker.conftest import InProcessFactory
 from tests.broker.test_candidates import stand

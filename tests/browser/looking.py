@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import Clients, drain, publish, shared, some_topic
 from tests.helpers import wait_until

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.ownership import HIDDEN_SUBSCRIPTION
-from bridge.web.display import topic_page
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.web.pages.display import topic_page
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.browser.looking import HOUR_MS, Looking
 from tests.clients import Clients, admin, publish, rest_path, shared, some_topic

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker import AckSet, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.load import BulkLoad
 
 TOPIC = "persistent://public/default/killed"
 OTHER = "persistent://public/default/other"
@@ -336,7 +336,7 @@ class Worker:
     def current_load(self) -> tuple[int, BulkLoad] | None:
         for load, directory in enumerate(self.loads):
             if directory.exists():
-                loading = BulkLoad(self.index, directory)
+                loading = BulkLoad(self.index.bulk, directory)
                 if not loading.finished:
                     return load, loading
         return None

@@ -41,12 +41,12 @@ from tests.crash.child import (
     position_at,
 )
 from tracker import Store, SubscriptionView, TopicIndex, decode_key, encode_key, limits
-from tracker.bulk_files import Manifest, new_manifest, write_groups, write_positions
-from tracker.bulk_load import _ALL, BulkLoad
+from tracker.bulk.files import Manifest, new_manifest, write_groups, write_positions
+from tracker.bulk.load import _ALL, BulkLoad
 from tracker.entries import encode_value
 from tracker.keys import FIRST_KEY, time_bound
-from tracker.positions import PlacedEntry
-from tracker.records import TopicKeys
+from tracker.partitions.positions import PlacedEntry
+from tracker.store.records import TopicKeys
 
 ROOT = Path(__file__).parents[2]
 SEEDS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "seeds.json").read_text())
@@ -519,7 +519,7 @@ class Rig:
 
     def _end_load(self, index: TopicIndex, load: int, state: State) -> None:
         """Bring a load to one of its ends: then all is counted."""
-        loading = BulkLoad(index, self.loads[load])
+        loading = BulkLoad(index.bulk, self.loads[load])
         if self.choose.random() < 0.5:
             loading.abandon()
             return

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from bridge import limits
-from bridge.dispatcher import Dispatcher, Offer, Redelivery
+from bridge.dispatch.dispatcher import Dispatcher, Offer, Redelivery
 
 LIMITS = {"MAX_UNACKED_PER_CONSUMER": 12, "MAX_UNACKED_PER_SUBSCRIPTION": 20, "ROUND_ROBIN_BATCH": 3}
 LARGEST_BATCH = 5

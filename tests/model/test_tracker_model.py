@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
-from tracker import database as database_module
-from tracker import store as store_module
 from tracker.position import EARLIEST
 from tracker.search import Query, Standing
+from tracker.store import database as database_module
+from tracker.store import store as store_module
 
 TOPIC = "persistent://public/default/model"
 WIDTH_MS = 100

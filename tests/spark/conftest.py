@@ -9,7 +9,7 @@ import pytest
 
 from bridge.embedded.java import find_java
 from spark_jobs.session import open_session
-from spark_jobs.source import PulsarLedgers
+from spark_jobs.stages.source import PulsarLedgers
 from tests.clients import Clients
 
 

@@ -12,8 +12,8 @@ from tests.clients import Clients
 from tests.cluster import PulsarCluster
 from tests.spark.test_source import COUNT, DUE_MS, fill, unload
 from tracker import Position, Store, TopicIndex
-from tracker.bulk_files import MANIFEST_NAME, Manifest
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.files import MANIFEST_NAME, Manifest
+from tracker.bulk.load import BulkLoad
 
 WIDTH_MS = 200
 HERE = "keeps what is acked"
@@ -40,7 +40,7 @@ def loaded(tmp_path: Path, topic: str, files: Path, upto: Position) -> list[tupl
     with Store.open(tmp_path / "data") as store:
         index = TopicIndex(store, topic, partition_width_ms=WIDTH_MS)
         index.start_at(upto)
-        BulkLoad(index, files).load_all()
+        BulkLoad(index.bulk, files).load_all()
         index.check()
         found = []
         while due := index.due(index.view("all"), DUE_MS * 2, 1_000):

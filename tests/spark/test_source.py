@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 from tests.clients import Clients, publish
 from tests.cluster import PulsarCluster
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge import limits
-from bridge.action_log import NAME, ActionLog
+from bridge.operate.action_log import NAME, ActionLog
 
 TOPIC = "persistent://public/default/orders"
 
@@ -133,7 +133,9 @@ async def test_what_cannot_be_noted_is_logged_and_half_a_line_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, little_room: int
 ) -> None:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr("bridge.action_log.log.error", lambda event, **more: said.append({"event": event, **more}))
+    monkeypatch.setattr(
+        "bridge.operate.action_log.log.error", lambda event, **more: said.append({"event": event, **more})
+    )
     log = ActionLog(tmp_path)
     noted = 0
     while not log.failure:
@@ -163,7 +165,7 @@ async def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 
 async def test_it_writes_and_reads_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    monkeypatch.setattr("bridge.action_log._sync_folder", lambda _: threads.append(threading.current_thread()))
+    monkeypatch.setattr("bridge.operate.action_log._sync_folder", lambda _: threads.append(threading.current_thread()))
     await note(ActionLog(tmp_path), "x")
     assert threads
     assert threading.main_thread() not in threads

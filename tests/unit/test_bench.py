@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from bridge.bench.side_by_side import SHOWN, BenchError, Wanted, measure, medians, workloads
 from bridge.cli.bench import report
+from bridge.showcase.side_by_side import SHOWN, BenchError, Wanted, measure, medians, workloads
 
 
 def test_scaled_workloads() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
-from tracker.bulk_files import BulkError, Manifest, new_manifest, write_groups, write_positions
-from tracker.bulk_load import BulkLoad
+from tracker.bulk.files import BulkError, Manifest, new_manifest, write_groups, write_positions
+from tracker.bulk.load import BulkLoad
 from tracker.entries import encode_value
 from tracker.keys import KEY, KEY_LENGTH
-from tracker.positions import PlacedEntry
+from tracker.partitions.positions import PlacedEntry
 
 TOPIC = "persistent://public/default/bulk"
 WIDTH_MS = 100
@@ -89,7 +89,7 @@ def test_all_entries_are_found_and_counted(tmp_path: Path) -> None:
         index = fresh_index(store)
         index.view("a").ack(3, 5)
         index.view("b").advance(Position(3, 99))
-        assert BulkLoad(index, tmp_path / "files").load_all() == COUNT == index.entries
+        assert BulkLoad(index.bulk, tmp_path / "files").load_all() == COUNT == index.entries
         settled(index).check()
         assert index.counts.pending(index.view("a")) == COUNT - 1
         assert index.counts.pending(index.view("b")) == COUNT - 100
@@ -106,8 +106,8 @@ def test_loading_again_changes_nothing(tmp_path: Path) -> None:
     make_load(tmp_path / "files", some_entries())
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
-        BulkLoad(index, tmp_path / "files").load_all()
-        again = BulkLoad(index, tmp_path / "files")
+        BulkLoad(index.bulk, tmp_path / "files").load_all()
+        again = BulkLoad(index.bulk, tmp_path / "files")
         assert again.finished
         assert again.load_all() == 0
         index.check()
@@ -126,7 +126,7 @@ def test_entries_harvested_and_handed_out_meanwhile_stay(tmp_path: Path) -> None
         while index.prefetch(0, 100):
             pass
         found = {(due.ledger, due.entry): due.deliver_at_ms for due in index.due(view, 1_000, 10_000)}
-        loading = BulkLoad(index, tmp_path / "files")
+        loading = BulkLoad(index.bulk, tmp_path / "files")
         loading.load_positions()
         for number, group in loading.groups():
             loading.load(number, group)
@@ -148,7 +148,7 @@ def test_a_partition_larger_than_a_file_is_loaded_as_a_whole(tmp_path: Path) -> 
     assert len(manifest.groups[0].files) > 3
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
-        BulkLoad(index, tmp_path / "files").load_all()
+        BulkLoad(index.bulk, tmp_path / "files").load_all()
         settled(index).check()
         assert drained(index, "a") == entries
 
@@ -171,11 +171,11 @@ def test_a_crash_at_any_step_leaves_whole_partitions(tmp_path: Path, kind: str) 
         with contextlib.suppress(StoreError), Store.open(tmp_path / "data", at_boundary=boundary) as store:
             index = fresh_index(store)
             index.view("a").ack(3, 7)
-            BulkLoad(index, tmp_path / "files").load_all()
+            BulkLoad(index.bulk, tmp_path / "files").load_all()
         with Store.open(tmp_path / "data") as store:
             index = settled(fresh_index(store))
             index.check()
-            if BulkLoad(index, tmp_path / "files").finished:
+            if BulkLoad(index.bulk, tmp_path / "files").finished:
                 break
     assert crash_at > 2
     with Store.open(tmp_path / "data") as store:
@@ -191,7 +191,7 @@ def test_an_abandoned_load_keeps_the_counts_right(tmp_path: Path) -> None:
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
         index.view("a").advance(Position(3, 150))
-        loading = BulkLoad(index, tmp_path / "files")
+        loading = BulkLoad(index.bulk, tmp_path / "files")
         loading.load_positions()
         number, group = next(loading.groups())
         loading.load(number, group)
@@ -215,27 +215,27 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
         with pytest.raises(BulkError, match="no bulk load in"):
-            BulkLoad(index, tmp_path)
+            BulkLoad(index.bulk, tmp_path)
         make_load(tmp_path / "topic", entries, topic="persistent://public/default/other")
         with pytest.raises(BulkError, match="are of persistent://public/default/other, not of"):
-            BulkLoad(index, tmp_path / "topic")
+            BulkLoad(index.bulk, tmp_path / "topic")
         make_load(tmp_path / "width", entries, width_ms=200)
         with pytest.raises(BulkError, match="partitions of 200 ms"):
-            BulkLoad(index, tmp_path / "width")
+            BulkLoad(index.bulk, tmp_path / "width")
         make_load(tmp_path / "upto", entries, upto=Position(9, 1))
         with pytest.raises(BulkError, match=r"reach to 9:1, .* is harvested to 9:0"):
-            BulkLoad(index, tmp_path / "upto")
+            BulkLoad(index.bulk, tmp_path / "upto")
         manifest = make_load(tmp_path / "newer", entries)
         manifest.model_copy(update={"format": 2}).write(tmp_path / "newer")
         with pytest.raises(BulkError, match="has format 2, this version reads 1"):
-            BulkLoad(index, tmp_path / "newer")
+            BulkLoad(index.bulk, tmp_path / "newer")
         (tmp_path / "newer" / "manifest.json").write_text("{}")
         with pytest.raises(BulkError, match="is not a manifest"):
-            BulkLoad(index, tmp_path / "newer")
+            BulkLoad(index.bulk, tmp_path / "newer")
         make_load(tmp_path / "good", entries)
         table = next((tmp_path / "good").glob("entries*.sst"))
         damaged(table, lambda data: data.__setitem__(100, data[100] ^ 1))
-        loading = BulkLoad(index, tmp_path / "good")
+        loading = BulkLoad(index.bulk, tmp_path / "good")
         with pytest.raises(BulkError, match="is damaged"):
             loading.load_all()
         table.unlink()
@@ -252,7 +252,7 @@ def test_entries_that_are_there_already_are_not_loaded_twice(tmp_path: Path) -> 
         index = fresh_index(store)
         index.backfill([NewEntry(entries[3, 50], 3, 50, 1, raw_of((3, 50)))], 0)
         with pytest.raises(BulkError, match=r"has entries between 3:\d+ and 5:\d+ already"):
-            BulkLoad(index, tmp_path / "files").load_all()
+            BulkLoad(index.bulk, tmp_path / "files").load_all()
         index.check()
 
 
@@ -272,7 +272,7 @@ def test_a_group_cut_short_between_its_steps(
         index.start_at(UPTO)
         view = index.view("a")
         view.active = True
-        loading = BulkLoad(index, tmp_path / "files")
+        loading = BulkLoad(index.bulk, tmp_path / "files")
         loading.load_positions()
         ((number, group),) = loading.groups()
         going = loading.load_in_steps(number, group, lambda: 0.0)
@@ -296,7 +296,7 @@ def test_a_group_cut_short_between_its_steps(
         settled(index)
         added = dict(list(later.items())[:steps])
         index.check()
-        BulkLoad(index, tmp_path / "files").load_all()
+        BulkLoad(index.bulk, tmp_path / "files").load_all()
         settled(index).check()
         left, every = drained(index, "a"), entries | added
         assert left == {at: every[at] for at in left}

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge import limits
-from bridge.candidates import SIGNATURE, SIGNED_AT, WEB_URL, Candidate, Candidates, Elected, Peers
+from bridge.broker.candidates import SIGNATURE, SIGNED_AT, WEB_URL, Candidate, Candidates, Elected, Peers
 
 TOPIC, ANOTHER = "persistent://public/default/orders", "persistent://public/default/others"
 A, B, EVIL = "pulsar://a:6650", "pulsar://b:6650", "pulsar://evil:6650"

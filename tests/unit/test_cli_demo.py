@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from bridge.cli.demo import _line_writer, _print_result
-from bridge.demo import Tally
+from bridge.showcase.demo import Tally
 
 
 def tally_of(*received: tuple[int, int, float], published: int) -> Tally:

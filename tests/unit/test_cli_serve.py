@@ -139,7 +139,7 @@ def test_a_data_directory_in_use(processes: list[Serving], tmp_path: Path) -> No
 def test_a_data_directory_of_a_newer_version(
     processes: list[Serving], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracker.store.DATA_FORMAT", 99)
+    monkeypatch.setattr("tracker.store.store.DATA_FORMAT", 99)
     Store.open(tmp_path / "data").close()
     code, said = started(processes, tmp_path).ended()
     assert code == 1

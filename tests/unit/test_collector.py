@@ -6,7 +6,8 @@ import gc
 
 import pytest
 
-from bridge import collector, limits
+from bridge import limits
+from bridge.cli import garbage as collector
 from tests.helpers import wait_until_async
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from bridge.broker.cursor_history import IDENTITY_PROPERTY, UNKNOWN, history_of, new_history, takes_back
 from bridge.broker.internal_stats import LedgerState
-from bridge.checkpoints import Checkpoint, CheckpointBook, checkpoint_properties, read_checkpoint
-from bridge.cursor_history import IDENTITY_PROPERTY, UNKNOWN, history_of, new_history, takes_back
+from bridge.topics.checkpoints import Checkpoint, CheckpointBook, checkpoint_properties, read_checkpoint
 from tracker import AckSet, Position
 
 STATE = LedgerState(Position(7, 9), {5: 10, 7: 10})

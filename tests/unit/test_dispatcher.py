@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from bridge import limits
-from bridge.dispatcher import Dispatcher, Offer, PositionKey, Redelivery, still_unacked
+from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery, still_unacked
 from bridge.protocol.entries import Chunk
 
 Names = Dispatcher[str]

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.web.exposition import Exposition, Family, labels_text
+from bridge.web.metrics.exposition import Exposition, Family, labels_text
 
 FAMILIES = (
     Family("depth", "gauge", "How deep.", ("topic",)),

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
-from bridge.feed import Feed
+from bridge.intake.feed import Feed
+from bridge.intake.tail_buffer import TailBuffer
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.permits import Permits
-from bridge.tail_buffer import TailBuffer
 from tests.helpers import wait_until_async
 from tracker import AckSet, Position
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bridge.lateness import Promptness
-from bridge.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
+from bridge.dispatch.promptness import Promptness
+from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 
 
 @pytest.mark.parametrize(

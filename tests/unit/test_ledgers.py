@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.access import access_from, service_address
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers import LedgerRange, TopicState, grouped, ranges_of
+from spark_jobs.ledgers.access import access_from, service_address
+from spark_jobs.ledgers.stats import LedgerRange, TopicState, grouped, ranges_of
 from tracker import EARLIEST, Position
 
 EVERYTHING = Position(2**63 - 1, -1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.message_ids import MessageId
+from bridge.notation.message_ids import MessageId
 from tracker import Position
 
 TOPIC = "persistent://public/default/orders"

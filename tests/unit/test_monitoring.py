@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.web.metrics import FAMILIES, PREFIX
+from bridge.web.metrics.scrape import FAMILIES, PREFIX
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"

@@ -5,8 +5,8 @@ from openapi_spec_validator import validate
 
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.web.openapi import description
-from bridge.web.requests import ROOT
+from bridge.web.request.parameters import ROOT
+from bridge.web.rest.openapi import description
 from bridge.web.server import build_web_app
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracker import Store, StoreError
-from tracker.private_files import keep_private
+from tracker.store.private_files import keep_private
 
 KNOWN = "known"
 

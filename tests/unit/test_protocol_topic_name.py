@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.protocol.topic_name import TopicName
+from bridge.protocol.names import TopicName
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge import limits
-from bridge.protocol.topic_name import TopicName
-from bridge.web.pulsar_permissions import BrokerSilent, PulsarPermissions, token_key
+from bridge.protocol.names import TopicName
+from bridge.web.access.pulsar_permissions import BrokerSilent, PulsarPermissions, token_key
 
 TOPIC = TopicName.parse("persistent://acme/orders/a b")
 VERSION = "/admin/v2/brokers/version"

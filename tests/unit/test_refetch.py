@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.fetch import Fetched
-from bridge.dispatcher import PositionKey, Redelivery
+from bridge.dispatch.dispatcher import PositionKey, Redelivery
+from bridge.dispatch.refetch import Refetch
 from bridge.protocol.entries import StoredEntry
-from bridge.refetch import Refetch
 from tests.helpers import wait_until_async
 
 WAITING = Redelivery(None, 1, 1, ())

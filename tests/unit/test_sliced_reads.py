@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.sliced_reads import SlicedReads
+from bridge.net.sliced_reads import SlicedReads
 from tests.helpers import wait_until_async
 
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from bridge import limits as bridge_limits
-from bridge.topics import SyncLoop
+from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
-from tracker import store as store_module
+from tracker.store import store as store_module
 
 if TYPE_CHECKING:
-    from bridge.tracked_topic import TrackedTopic
+    from bridge.topics.tracked_topic import TrackedTopic
 
 TOPIC = "t"
 SLICE = 50

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.intake.tail_buffer import TailBuffer
 from bridge.protocol.entries import StoredEntry
-from bridge.tail_buffer import TailBuffer
 from tracker import Position
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.times import format_time, parse_time_ms
+from bridge.notation.times import format_time, parse_time_ms
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import pytest
 
+from bridge.broker.cursor_history import UNKNOWN
 from bridge.broker.fetch import Fetched
-from bridge.cursor_history import UNKNOWN
-from bridge.dispatcher import PositionKey
-from bridge.feed import Feed
+from bridge.dispatch.dispatcher import PositionKey
+from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.intake.feed import Feed
+from bridge.intake.tail_buffer import TailBuffer
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandMessage
-from bridge.tail_buffer import TailBuffer
-from bridge.tracked_subscription import CursorReading, TrackedSubscription
 from tracker import AckSet, NewEntry, Position, Store, TopicIndex
 from tracker.search import Standing
 

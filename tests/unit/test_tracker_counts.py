@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracker import NewEntry, Position, Store, TopicIndex
-from tracker.partition_page import PAGE_PARTITIONS
+from tracker.partitions.page import PAGE_PARTITIONS
 
 WIDTH_MS = 1_000
 START = 1_800_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex
-from tracker.damage import DamagedRange
+from tracker.care.damage import DamagedRange
 
 TOPIC = "persistent://public/default/damaged"
 WIDTH_MS = 100

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tracker import limits, packed_block
+from tracker import limits
 from tracker.entries import DueEntry, decode_value, encode_value
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, decode_key, encode_key, successor, time_bound
-from tracker.window import NearTermWindow
+from tracker.near import packed_block
+from tracker.near.window import NearTermWindow
 
 Pair = tuple[bytes, bytes]
 

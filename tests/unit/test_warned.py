@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.storm import Forecast, SecondsOnDisk, forecast
-from bridge.subscription_stats import Cause, SubscriptionStats
-from bridge.waiting import Lately, RecentLateness, Standing, waiting_warnings
-from bridge.warned import ACK_HOLES_WARNING, PINNED_BYTES_WARNING, Policies, Severity, ShownRate, topic_warnings
+from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
+from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
+from bridge.operate.waiting import Lately, RecentLateness, Standing, waiting_warnings
+from bridge.operate.warnings import (
+    ACK_HOLES_WARNING,
+    PINNED_BYTES_WARNING,
+    Policies,
+    Severity,
+    ShownRate,
+    topic_warnings,
+)
 from tracker import NewEntry, Position, Store, TopicIndex
 
 WIDTH_MS = 60_000

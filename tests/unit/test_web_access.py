@@ -14,11 +14,11 @@ from yarl import URL
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.web.access import ALWAYS_OPEN, actor_of, logged_in_as
-from bridge.web.callers import role_in
-from bridge.web.guards import HEADERS, host_name
+from bridge.web.access.callers import role_in
+from bridge.web.access.control import ALWAYS_OPEN, actor_of, logged_in_as
+from bridge.web.access.guards import HEADERS, host_name
+from bridge.web.access.sessions import Sessions
 from bridge.web.server import build_web_app
-from bridge.web.sessions import Sessions
 from tests.secured import token_of
 
 ROOT = "/admin/v2/delayed"

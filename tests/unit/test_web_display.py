@@ -2,8 +2,8 @@
 
 import pytest
 
-from bridge.web import display
-from bridge.web.display import NOTHING
+from bridge.web.pages import display
+from bridge.web.pages.display import NOTHING
 
 NOON = 1_700_000_000_000
 

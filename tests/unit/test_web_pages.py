@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bridge.web.overview_page import MAX_ROWS, WARNINGS_SHOWN, TopicsQuery, overview_values, topics_query
-from bridge.web.rendering import ENVIRONMENT
-from bridge.web.topic_page import topic_values
+from bridge.web.pages.overview_page import MAX_ROWS, WARNINGS_SHOWN, TopicsQuery, overview_values, topics_query
+from bridge.web.pages.rendering import ENVIRONMENT
+from bridge.web.pages.topic_page import topic_values
 
 NOW = 1_700_000_000_000
 TOPIC = "persistent://public/default/orders"

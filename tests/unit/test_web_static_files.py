@@ -10,7 +10,7 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from bridge.web import static_files
+from bridge.web.pages import static_files
 
 Client = TestClient[web.Request, web.Application]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bridge.web.rendering import ENVIRONMENT
-from bridge.web.status_page import status_values
-from bridge.web.topic_list import sort_rows
+from bridge.web.pages.rendering import ENVIRONMENT
+from bridge.web.pages.status_page import status_values
+from bridge.web.rest.topic_list import sort_rows
 from tests.unit.test_web_pages import NOW, OVERVIEW, Text
 
 STATUS = OVERVIEW | {"version": "1.2.3", "startedAt": NOW - 3_600_000, "clockOffsetMs": 0, "diskTotal": 4 << 30}

@@ -1,1 +1,0 @@
-"""Benchmarks that users can run: the bridge beside the broker's own delay tracker."""

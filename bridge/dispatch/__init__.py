@@ -1,0 +1,1 @@
+"""Out: entries that are due, to consumers with permits, once each."""

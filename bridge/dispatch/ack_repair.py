@@ -1,0 +1,43 @@
+"""Gives the broker's cursor the acks it lost: in a crash, or beyond the number of holes it persists."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+
+import structlog
+
+from bridge import limits
+from bridge.dispatch.dispatcher import PositionKey
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from tracker import AckSet
+
+log = structlog.get_logger(__name__)
+
+
+async def repair(
+    subscription: TrackedSubscription, generation: int, acks: AckSet, ledger_sizes: dict[int, int]
+) -> None:
+    """Ack again what the bridge knows to be acked and the broker's cursor, `acks`, does not have.
+
+    Only as long as the subscription's generation is the given one: after a seek that would undo it.
+    """
+    if subscription.view is None or subscription.repairing:
+        return
+    forgotten = subscription.view.acks.missing_in(acks, ledger_sizes)
+    batch = _some(forgotten)
+    if not batch:
+        return
+    subscription.repairing = True
+    count = 0
+    try:
+        while batch and subscription.generation == generation and subscription.acknowledge_again(batch):
+            count += len(batch)
+            await asyncio.sleep(limits.REPAIR_PAUSE_S)
+            batch = _some(forgotten)
+    finally:
+        subscription.repairing = False
+    log.info("acks given to the broker again", topic=subscription.topic, subscription=subscription.name, entries=count)
+
+
+def _some(forgotten: Iterator[PositionKey]) -> list[PositionKey]:
+    return list(islice(forgotten, limits.REPAIR_BATCH))

@@ -1,0 +1,97 @@
+"""Moves what is due to consumers: in slices, so that the event loop is never kept long, and when the clock says so."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from bridge import limits
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from tracker import StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+
+class Pump:
+    """One per topic partition; does nothing unless started."""
+
+    def __init__(self, subscriptions: Mapping[str, TrackedSubscription], now_ms: Callable[[], int]) -> None:
+        """`subscriptions` may change at any time."""
+        self._subscriptions = subscriptions
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._index: TopicIndex | None = None
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = 0
+        self._failing = False
+
+    def start(self, index: TopicIndex) -> None:
+        """Dispatch from now on."""
+        self._index = index
+        self.wake()
+
+    def stop(self) -> None:
+        """Dispatch no more."""
+        self._index = None
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._timer = None
+
+    def wake(self) -> None:
+        """Look soon whether something can go out; cheap to call often."""
+        if self._soon is None and self._index is not None:
+            self._soon = self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._soon = None
+        if self._index is None:
+            return
+        now_ms = self._now_ms()
+        try:
+            if self._send_slice(now_ms) or self._index.prefetch(now_ms, limits.PREFETCH_SLICE):
+                self.wake()
+            else:
+                self._set_timer(now_ms)
+            self._failing = False
+        except StoreError as error:
+            if not self._failing:
+                log.error("cannot read what is due, trying again", reason=str(error))
+            self._failing = True
+            self._call_later(limits.MAX_TIMER_MS / 1000)
+
+    def _send_slice(self, now_ms: int) -> int:
+        """Let the subscriptions send, in turn, until a slice is full."""
+        subscriptions = list(self._subscriptions.values())
+        sent = 0
+        for step in range(len(subscriptions)):
+            number = (self._turn + step) % len(subscriptions)
+            sent += subscriptions[number].pump(now_ms)
+            if sent >= limits.DISPATCH_SLICE:
+                self._turn = number + 1
+                break
+        return sent
+
+    def _set_timer(self, now_ms: int) -> None:
+        """Look again when the next entry is due, and at the clock once a second in any case."""
+        assert self._index is not None
+        wait_ms = limits.MAX_TIMER_MS
+        for subscription in self._subscriptions.values():
+            if subscription.wants() and subscription.view is not None:
+                due_ms = self._index.next_due_ms(subscription.view)
+                if due_ms is not None:
+                    wait_ms = min(wait_ms, due_ms - subscription.horizon_ms(now_ms))
+        if wait_ms <= 0:
+            self.wake()
+            return
+        # The part of the current millisecond that is gone already counts. A timer that fires early does no harm:
+        # nothing is sent before the clock is looked at again.
+        passed = time.time_ns() % 1_000_000 / 1e9
+        self._call_later(max(wait_ms / 1000 - passed, 0))
+
+    def _call_later(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_s, self._run)

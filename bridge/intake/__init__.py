@@ -1,0 +1,1 @@
+"""In: entries as the broker stores them, into the index or straight on."""

@@ -1,0 +1,1 @@
+"""Transports, with no word of Pulsar in it."""

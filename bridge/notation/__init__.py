@@ -1,0 +1,1 @@
+"""How times and message ids are read and written."""

@@ -1,0 +1,1 @@
+"""In again: gaps, rebuilds and audits, in process and by Spark jobs."""

@@ -1,0 +1,1 @@
+"""The demo, and the bridge side by side with the broker's own tracker."""

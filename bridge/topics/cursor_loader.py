@@ -1,0 +1,148 @@
+"""Reads the cursors of an owned topic partition's subscriptions, and starts or restarts dispatch by what they say."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from bridge import limits
+from bridge.broker.admin import AdminError
+from bridge.broker.connection import BrokerConnection
+from bridge.broker.cursor_history import UNKNOWN, history_of, takes_back
+from bridge.broker.fetch import Fetched, fetch_entries
+from bridge.broker.internal_stats import CursorState, LedgerState, acks_of
+from bridge.broker.reader import EntryReader, open_reader
+from bridge.dispatch.ack_repair import repair
+from bridge.dispatch.dispatcher import PositionKey
+from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
+from bridge.intake.feed import Feed
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.protocol.entries import StoredEntry
+from bridge.refill.gaps import GapFiller
+from bridge.refill.rebuild_status import Trigger
+from bridge.topics.checkpoints import CheckpointBook
+from bridge.topics.pass_through import PassThrough
+from bridge.topics.surroundings import Surroundings
+from tracker import Position, StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+OnEntries = Callable[[list[StoredEntry]], None]
+OnClosed = Callable[[str], None]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class CursorLoader:
+    """One per time as owner of a topic partition."""
+
+    def __init__(
+        self,
+        topic: str,
+        around: Surroundings,
+        connection: BrokerConnection,
+        index: TopicIndex,
+        tail: TailBuffer,
+        gaps: GapFiller,
+        book: CheckpointBook,
+        passing: PassThrough,
+        spawn: Spawn,
+        on_failed: Callable[[StoreError], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`spawn` runs tasks of the owner's; `on_failed`: a view could not be stored, it is tried again."""
+        self._topic = topic
+        self._around = around
+        self._connection = connection
+        self._index = index
+        self._tail = tail
+        self._gaps = gaps
+        self._book = book
+        self._passing = passing
+        self._spawn = spawn
+        self._on_failed = on_failed
+        self._wake = wake
+        self._owner_since_ms = around.now_ms()
+
+    def load(self, subscription: TrackedSubscription) -> None:
+        """Read the subscription's cursor from the broker, then start it; nothing new when that is under way.
+
+        A seek that was answered meanwhile has it read again.
+        """
+        if subscription.loading is None or subscription.seeking:
+            stop_loading(subscription)
+            subscription.loading = self._spawn(self._load(subscription))
+
+    async def _load(self, subscription: TrackedSubscription) -> None:
+        attempt = 0
+        while True:
+            try:
+                await self._load_once(subscription)
+                return
+            except StoreError as error:  # a new view could not be stored
+                self._on_failed(error)
+            except (AdminError, ValueError) as error:
+                log.warning("cannot read cursor", topic=self._topic, subscription=subscription.name, reason=str(error))
+            await asyncio.sleep(limits.retry_delay_s(attempt))
+            attempt += 1
+
+    async def _load_once(self, subscription: TrackedSubscription, *, settled: bool = False) -> None:
+        state = await self._around.admin.internal_stats(self._topic)
+        cursor = state.cursors.get(subscription.name)
+        if cursor is None:
+            if subscription.name in state.unreadable or subscription.has_consumers:
+                # The broker accepted a consumer: what it says of the cursor is old, or odd.
+                raise AdminError(state.unreadable.get(subscription.name, "the broker does not list it"))
+            subscription.loading = None
+            log.warning("subscription has no cursor", topic=self._topic, subscription=subscription.name)
+        elif history_of(cursor.properties) == UNKNOWN and subscription.unsettled_s and not settled:
+            # The broker's word is all there is: let it have the acks that are on their way.
+            await asyncio.sleep(subscription.unsettled_s)
+            await self._load_once(subscription, settled=True)
+        else:
+            await self._start(subscription, cursor, state)
+
+    async def _start(self, subscription: TrackedSubscription, cursor: CursorState, state: LedgerState) -> None:
+        acks, history = await acks_of(cursor), history_of(cursor.properties)
+        view = self._index.view(subscription.name)
+        subscription.loading = None
+        subscription.promptness.owner_since_ms = self._owner_since_ms
+        reading = CursorReading(acks, history, takes_back(view.acks, view.history, acks, history, state))
+        if reading.takes_back:
+            log.info("the cursor was set anew", topic=self._topic, subscription=subscription.name)
+        same = history != UNKNOWN and history == view.history
+        make_feed = partial(self._make_feed, state)
+        subscription.start(self._index, self._tail, reading, make_feed, self._fetch, self._around.now_ms())
+        if same:
+            self._spawn(repair(subscription, subscription.generation, acks, state.ledger_sizes))
+        if self._gaps.find(view) is not None:
+            self._spawn(self._gaps.fill(view, Trigger.seek if reading.takes_back else Trigger.ownership))
+
+    def _make_feed(self, state: LedgerState, subscription: TrackedSubscription) -> Feed:
+        view = subscription.view
+        assert view is not None
+        start = self._book.start_of(subscription.name, view.history, view.acks, state)
+        return Feed(start, view.acks, self._tail, self._open_reader, self._wake)
+
+    async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
+        reader = open_reader(self._connection, self._topic, after, on_entries, on_closed)
+        return await self._passing.reading(reader)
+
+    async def _fetch(self, positions: Sequence[PositionKey]) -> Fetched:
+        return await self._passing.reading(self._fetch_some(positions))
+
+    async def _fetch_some(self, positions: Sequence[PositionKey]) -> Fetched:
+        fetched = await fetch_entries(
+            self._connection, self._topic, positions, limits.REFETCH_BYTES, limits.REFETCH_PATIENCE_S
+        )
+        if fetched.errors and not fetched.found:
+            raise fetched.errors[0]
+        return fetched
+
+
+def stop_loading(subscription: TrackedSubscription) -> None:
+    """Forget what is being read of a cursor: it may be of before the cursor was moved."""
+    if subscription.loading is not None:
+        subscription.loading.cancel()
+        subscription.loading = None

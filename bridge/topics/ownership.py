@@ -1,0 +1,147 @@
+"""Which bridge dispatches a topic partition: the one whose consumer the broker elects on `__delay-bridge`.
+
+A Failover consumer with 0 permits, named after the bridge's advertised URL. The harvested position and the
+subscriptions' checkpoints are kept in that subscription's cursor, as its mark-delete position and as properties of
+the cumulative ack that moves it: the broker keeps them, and gives them to the next owner.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bridge import limits
+from bridge.broker.admin import AdminClient
+from bridge.broker.candidates import Candidates
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.protocol.entries import StoredEntry
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
+from tracker import Position
+
+
+class Ownership:
+    """The bridge's candidacy for one topic partition."""
+
+    def __init__(
+        self, connection: BrokerConnection, topic: str, advertised_url: str, metadata: Mapping[str, str]
+    ) -> None:
+        """Nothing is sent yet. `metadata`: what proves this bridge to others, see `bridge.broker.candidates`."""
+        self.topic = topic
+        self.connection = connection
+        self.active = asyncio.Event()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._advertised_url = advertised_url
+        self._metadata = metadata
+        self._consumer_id = connection.register(self)
+        self._gone = False  # the broker does not know the consumer any more
+
+    async def stand(self) -> None:
+        """Become a candidate. Raises BrokerError."""
+        request_id = self.connection.next_request_id()
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic = self.topic
+        subscribe.subscription = HIDDEN_SUBSCRIPTION
+        subscribe.subType = CommandSubscribe.Failover
+        subscribe.consumer_id = self._consumer_id
+        subscribe.request_id = request_id
+        subscribe.consumer_name = self._advertised_url
+        for key, value in self._metadata.items():
+            subscribe.metadata.add(key=key, value=value)
+        # From the start of the topic: the broker is to keep what a bridge has not harvested yet.
+        subscribe.initialPosition = CommandSubscribe.Earliest
+        subscribe.force_topic_creation = False
+        await self.connection.request(command, request_id)
+
+    async def elected(self, admin: AdminClient, on_known: Callable[[Candidates, bool], None]) -> None:
+        """Wait until this bridge is the owner. Raises BrokerError, AdminError.
+
+        `on_known` is told who stands, and whether the broker had the time to elect one.
+
+        The broker tells a new owner about a second late, to let the former one finish. When there is no
+        other candidate there is no former one, and the stats say so at once.
+        """
+        loop = asyncio.get_running_loop()
+        settles = loop.time() + limits.ELECTION_LASTS_S
+        while not self.active.is_set():
+            if self.lost.done():
+                raise BrokerError(self.lost.result())
+            known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+            settled = loop.time() > settles
+            on_known(known, settled)
+            if [each.name for each in known.all] == [self._advertised_url]:
+                self.active.set()
+                return
+            await self._pause(limits.STANDBY_CHECK_S if settled else limits.ELECTION_POLL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Unless there is news from the broker."""
+        active = asyncio.get_running_loop().create_task(self.active.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {active, self.lost}
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            active.cancel()
+
+    def keep(self, harvested_position: Position, properties: dict[str, int]) -> None:
+        """Store the harvested position, which must be on disk, and `properties` in the broker's cursor."""
+        if self.lost.done():
+            return
+        command = BaseCommand(type=BaseCommand.ACK)
+        command.ack.consumer_id = self._consumer_id
+        command.ack.ack_type = CommandAck.Cumulative
+        command.ack.message_id.add(ledgerId=harvested_position.ledger, entryId=harvested_position.entry)
+        for name, value in properties.items():
+            command.ack.properties.add(key=name, value=value)
+        self.connection.send(command)
+
+    async def resign(self, *, unsubscribe: bool = False) -> None:
+        """Give the topic partition up, and with `unsubscribe` its cursor; errors do not matter any more."""
+        if self._gone:
+            return
+        self._gone, lost = True, self.lost.done()
+        self.connection.unregister(self._consumer_id)
+        self._lose("resigned")
+        request_id = self.connection.next_request_id()
+        command = BaseCommand()
+        if unsubscribe:
+            command.type = BaseCommand.UNSUBSCRIBE
+            command.unsubscribe.consumer_id = self._consumer_id
+            command.unsubscribe.request_id = request_id
+        else:
+            command.type = BaseCommand.CLOSE_CONSUMER
+            command.close_consumer.consumer_id = self._consumer_id
+            command.close_consumer.request_id = request_id
+        with contextlib.suppress(BrokerError):
+            if lost and not unsubscribe:
+                # Deposed, or in trouble: the consumer is still a candidate, and would be elected without knowing of it.
+                # The broker may have closed it just now, and give no answer.
+                self.connection.send(command)
+            else:
+                await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
+
+    # -- ConsumerListener
+
+    def on_entries(self, entries: list[StoredEntry]) -> None:
+        """Without permits there are none."""
+
+    def on_active(self, active: bool) -> None:
+        """Elected, or deposed: a deposed owner stops at once."""
+        if active:
+            self.active.set()
+        elif self.active.is_set():
+            self._lose("another bridge was elected")
+
+    def on_closed(self, reason: str) -> None:
+        """The topic was unloaded, or the broker is gone."""
+        self._gone = True
+        self._lose(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Not to be the owner any more, for a reason of the bridge's own; `resign` is still to come."""
+        self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(reason)

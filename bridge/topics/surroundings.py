@@ -1,0 +1,49 @@
+"""What all tracked topics of a bridge share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from bridge.broker.admin import AdminClient
+from bridge.broker.candidates import Peers
+from bridge.broker.pool import BrokerPool
+from bridge.refill.spark_job import SparkSettings
+from tracker import Position, Store
+
+
+class Durable(Protocol):
+    """What the sync loop makes durable."""
+
+    def harvested_unsynced(self) -> Position | None:
+        """Return the position that a sync starting now makes durable."""
+
+    def on_synced(self, position: Position | None) -> None:
+        """Learn that what was written up to a position is on disk."""
+
+
+def wall_clock_ms() -> int:
+    """The bridge's wall clock: what `deliver_at` is held against."""
+    return time.time_ns() // 1_000_000
+
+
+class Surroundings(NamedTuple):
+    """What all tracked topics share."""
+
+    pool: BrokerPool
+    admin: AdminClient
+    store: Store
+    advertised_url: str
+    web_url: Callable[[], str]
+    """Where others find REST of this bridge; known once it listens."""
+    partition_width_ms: int
+    near_term_bytes: int
+    mark_dirty: Callable[[Durable], None]
+    """Asks for a sync of the store; the topic's `on_synced` is called after it."""
+    synced: Callable[[], Awaitable[bool]]
+    """Waits until what is written by now is on disk; False when it cannot be."""
+    spark: SparkSettings
+    now_ms: Callable[[], int] = wall_clock_ms
+    peers: Peers = Peers()
+    """What other bridges are known by."""

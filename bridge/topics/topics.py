@@ -1,0 +1,283 @@
+"""All tracked topic partitions of this bridge, and the one loop that makes their writes durable."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from bridge import limits
+from bridge.dispatch.admission import Admission, Early
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.protocol.names import TopicName
+from bridge.protocol.pulsar_pb2 import CommandAck
+from bridge.topics.marks import Marks
+from bridge.topics.surroundings import Durable, Surroundings
+from bridge.topics.tracked_topic import TrackedTopic
+from tracker import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+
+class SyncLoop:
+    """Syncs the store's log in a thread, once for everything written since the last time.
+
+    When the store has failed it is opened anew as soon as there is room again. Whoever cannot write marks itself dirty:
+    that is how the failure is noticed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Nothing runs before `run`."""
+        self.failure: str | None = None
+        """Why nothing is stored at the moment; None when all is well."""
+        self.on_recovered: list[Callable[[], None]] = []
+        """Called when the store was opened anew: what was not synced before may be gone."""
+        self._store = store
+        self._dirty: set[Durable] = set()
+        self._waiting: list[asyncio.Future[bool]] = []
+        self._wake = asyncio.Event()
+        self._recovered_at = -math.inf
+
+    def mark_dirty(self, topic: Durable) -> None:
+        """Have the topic's writes synced soon."""
+        self._dirty.add(topic)
+        self._wake.set()
+
+    async def synced(self) -> bool:
+        """Wait until what is written by now is on disk; False when it cannot be."""
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._wake.set()
+        return await waiting
+
+    async def run(self) -> None:
+        """Until cancelled. A sync that fails is tried again: positions do not move on meanwhile."""
+        now = asyncio.get_running_loop().time
+        attempt = 0
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(limits.SYNC_INTERVAL_S)
+            self._wake.clear()
+            if await self.sync():
+                continue
+            if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
+                attempt = 0
+            await asyncio.sleep(limits.retry_delay_s(attempt))
+            attempt += 1
+            await self._recover()
+            self._wake.set()
+
+    async def sync(self) -> bool:
+        """Sync once what is dirty now; False when that cannot be done."""
+        dirty, self._dirty = self._dirty, set()
+        waiting, self._waiting = self._waiting, []
+        positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
+        try:
+            await asyncio.to_thread(self._store.sync)
+        except StoreError as error:
+            self._dirty |= dirty
+            if self.failure is None:
+                self.failure = self._store.failure or str(error)
+                log.error("nothing can be stored, what is due goes out all the same", reason=self.failure)
+            _answer(waiting, False)
+            return False
+        if self.failure is not None:
+            self.failure = None
+            log.info("the data directory can be written again")
+        for topic, position in positions:
+            topic.on_synced(position)
+        _answer(waiting, True)
+        return True
+
+    async def _recover(self) -> None:
+        try:
+            await asyncio.to_thread(self._store.probe)
+            self._store.recover()
+        except StoreError as error:
+            log.debug("the data directory cannot be written yet", reason=str(error))
+            return
+        self._recovered_at = asyncio.get_running_loop().time()
+        for call in self.on_recovered:
+            call()
+
+
+def _answer(waiting: list[asyncio.Future[bool]], synced: bool) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(synced)
+
+
+class Topics:
+    """Tells each tracked topic what its clients do; see `bridge.gateway.consumers.TrackedTopics`."""
+
+    def __init__(self, around: Surroundings, syncing: SyncLoop) -> None:
+        """`around.mark_dirty` is `syncing`'s."""
+        self._around = around
+        self._syncing = syncing
+        syncing.on_recovered.append(self._on_recovered)
+        self._topics: dict[str, TrackedTopic] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
+        self._closing = False
+        self._admission = Admission(around.admin.listed_marks, self._admit)
+        self._marks = Marks(around.admin)
+
+    def resume(self) -> None:
+        """Go on with every topic the data directory knows, before any client asks for it."""
+        for name in self._around.store.topics():
+            self._topic(name)
+
+    def all(self) -> list[TrackedTopic]:
+        """The tracked topics."""
+        return list(self._topics.values())
+
+    def get(self, topic: str) -> TrackedTopic | None:
+        """A tracked topic by its full name."""
+        return self._topics.get(topic)
+
+    @property
+    def storage_failure(self) -> str | None:
+        """Why nothing is stored at the moment; what is due is delivered all the same."""
+        return self._syncing.failure
+
+    async def close(self) -> None:
+        """Stop dispatching, persist, give up ownership."""
+        self._closing = True
+        await self._admission.close()
+        for topic in self._topics.values():
+            topic.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=2 * limits.CLOSE_TIMEOUT_S)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._marks.close()
+        self._sync_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._sync_task
+        await self._syncing.sync()
+
+    # -- what the gateway tells
+
+    @contextlib.asynccontextmanager
+    async def attaching(self, topic: str, subscription: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, bool]]]:
+        """What tells whether the cursor of a subscription is to be marked before a consumer is attached."""
+
+        async def is_unmarked() -> bool:
+            known = self._topics.get(topic)
+            served = None if known is None else known.subscriptions.get(subscription)
+            if served is not None and served.has_consumers and not served.in_doubt:
+                return False  # too late, or done
+            return await self._marks.is_wanted(topic, subscription)
+
+        async with self._marks.alone(topic, subscription):
+            yield is_unmarked
+
+    def attach(self, consumer: TrackedConsumer) -> None:
+        """The broker accepted a consumer; it takes part once the broker lists it."""
+        if not self._closing:
+            self._topic(consumer.topic)
+            self._admission.ask(consumer)
+
+    def _admit(self, consumer: TrackedConsumer, early: Early) -> None:
+        consumer.admitted = True
+        self._topic(consumer.topic).attach(consumer)
+        if consumer.passed:
+            consumer.pass_through(early.permits)
+        else:
+            self.flow(consumer, early.permits)
+        for ack in early.acks:
+            self.acked(consumer, ack)
+
+    def detach(self, consumer: TrackedConsumer) -> None:
+        """The consumer is gone."""
+        topic = self._topics.get(consumer.topic)
+        waited = self._admission.forget(consumer)
+        if topic is not None and waited:
+            topic.left_early(consumer.subscription)
+        elif topic is not None:
+            topic.detach(consumer)
+
+    def flow(self, consumer: TrackedConsumer, permits: int) -> None:
+        """More permits."""
+        if (early := self._admission.early(consumer)) is not None:
+            early.permits += permits
+            return
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.flow(consumer, permits)
+
+    def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
+        """An ack was relayed."""
+        if not consumer.admitted:
+            early = self._admission.early(consumer)
+            if early is not None and len(early.acks) < limits.EARLY_ACKS_MAX:
+                early.acks.append(ack)
+            return
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.acked(consumer, ack)
+
+    def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
+        """Deliver again."""
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.redeliver(consumer, positions)
+
+    def seeking(self, consumer: TrackedConsumer) -> None:
+        """A seek is on its way."""
+        subscription = self._subscription(consumer)
+        if subscription is not None:
+            subscription.suspend()
+
+    def sought(self, topic: str, subscription: str) -> None:
+        """A seek was answered."""
+        known = self._topics.get(topic)
+        if known is not None and not self._closing:
+            known.sought(subscription)
+
+    def unsubscribed(self, topic: str, subscription: str) -> None:
+        """The subscription is deleted."""
+        known = self._topics.get(topic)
+        if known is not None:
+            known.unsubscribed(subscription)
+
+    async def owner_url(self, topic: str) -> str:
+        """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
+        known = self._topics.get(str(TopicName.parse(topic)))
+        if known is not None and known.owner is not None:
+            return known.owner
+        return self._around.advertised_url
+
+    def _on_recovered(self) -> None:
+        for topic in self._topics.values():
+            topic.on_recovered()
+
+    def _subscription(self, consumer: TrackedConsumer) -> TrackedSubscription | None:
+        topic = self._topics.get(consumer.topic)
+        return None if topic is None else topic.subscriptions.get(consumer.subscription)
+
+    def _topic(self, name: str) -> TrackedTopic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = TrackedTopic(name, self._around)
+            task = asyncio.get_running_loop().create_task(topic.run())
+            self._tasks[name] = task
+            task.add_done_callback(lambda done: self._ended(name, done))
+        return topic
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("a tracked topic failed", topic=name, exc_info=error)
+        if self._closing:
+            return
+        del self._tasks[name]
+        topic = self._topics.pop(name)
+        topic.send_consumers_away()
+        if topic.unneeded:
+            log.info("topic is not tracked any more", topic=name)
+            with contextlib.suppress(StoreError):
+                self._around.store.drop_topic(name)

@@ -1,0 +1,177 @@
+"""What a topic's page shows, put together from what REST answers: pure. What REST does not tell has no place on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bridge.web.pages.display import instant, rest_path
+from bridge.web.pages.static_files import PLOTLY_NAME
+from bridge.web.request.parameters import ROOT
+
+CAUSES: Final = (
+    ("permits", "Permits", "no consumer had permits for it"),
+    ("harvest", "Harvest", "it was published, or read by the bridge, after it was due"),
+    ("rebuild", "Rebuild", "the index was being read again"),
+    ("bridge", "Bridge", "the bridge itself took longer"),
+)
+"""Why deliveries are late: the field, its name, and what it means."""
+_COUNTERS: Final = (
+    ("pending", "Pending", "delayed entries that are not acked"),
+    ("ready", "Ready", "due, and waiting for permits"),
+    ("inFlight", "In flight", "handed out and not acked"),
+    ("toRedeliver", "To redeliver", "asked for again by a consumer"),
+    ("delivered", "Delivered", "messages sent to consumers"),
+    ("acked", "Acked", "entries that consumers of this bridge acked"),
+    ("cancelled", "Cancelled", "entries that operators cancelled"),
+    ("expedited", "Delivered now", "entries delivered before they were due: operators wanted it, or delays are off"),
+    ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
+    ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
+)
+_PERCENTILES: Final = (("p50Ms", "P50"), ("p99Ms", "P99"), ("p999Ms", "P99.9"), ("maxMs", "Most"))
+_ROLES: Final = {
+    "owner": "this bridge dispatches it",
+    "standby": "another bridge dispatches it, this one stands by",
+    "opening": "not served yet",
+    "idle": "nobody is connected to it; served again as soon as somebody is",
+    "passed-through": "the broker dispatches it, not a bridge",
+}
+_LISTED: Final = 100
+"""Positions that differ of which an audit's result lists no more on the page."""
+
+
+class Progress(NamedTuple):
+    """How far something is that runs: a share of 1, or None where that is not known."""
+
+    share: float | None
+    done: int
+    total: int
+
+
+def topic_values(
+    stats: Mapping[str, Any],
+    rebuild: Mapping[str, Any] | None,
+    audit: Mapping[str, Any] | None,
+    actions: Sequence[Mapping[str, Any]] | None,
+    now_ms: int,
+    *,
+    can_steer: bool = True,
+) -> dict[str, Any]:
+    """Return what the template needs. `rebuild` and `audit` are the last ones, `actions` the newest first.
+
+    Without `actions` they have no place on the page; without `can_steer` neither has what changes something.
+    """
+    subscriptions = stats["subscriptions"]
+    storms = {each["subscription"]: each["text"] for each in stats.get("warnings", []) if each["code"] == "storm"}
+    return {
+        "page_data": {"rest": f"{ROOT}/{rest_path(stats['topic'])}", "plotly": f"/static/{PLOTLY_NAME}"},
+        "stats": stats,
+        "names": sorted(subscriptions),
+        "role_means": _ROLES.get(stats["role"], ""),
+        "early": sum(each["early"] for each in subscriptions.values()),
+        "subscriptions": [_subscription(name, each, storms) for name, each in sorted(subscriptions.items())],
+        "warnings": stats.get("warnings", []),
+        "rebuild": None if rebuild is None else _rebuild(rebuild),
+        "audit": None if audit is None else _audit(audit),
+        "busy": any(each is not None and each["state"] in ("queued", "running") for each in (rebuild, audit)),
+        "actions": None if actions is None else [_action(each) for each in actions],
+        "can_steer": can_steer,
+        "now_ms": now_ms,
+    }
+
+
+def _subscription(name: str, stats: Mapping[str, Any], storms: Mapping[str, str]) -> dict[str, Any]:
+    lateness = stats["lateness"]
+    consumers = stats["consumers"]
+    return {
+        "name": name,
+        "type": stats["type"],
+        "early": stats["early"],
+        "settling": stats.get("pendingSettled") is False,
+        "counters": [(label, says, stats[field]) for field, label, says in _COUNTERS if field in stats],
+        "lateness": [(label, lateness[field]) for field, label in _PERCENTILES],
+        "deliveries": lateness["count"],
+        "causes": _causes(stats.get("latenessCauses")),
+        "consumers": consumers,
+        "permits": sum(each["availablePermits"] for each in consumers),
+        "waits": _what_it_waits_for(stats),
+        "forecast": stats.get("forecast"),
+        "storm": storms.get(name),
+    }
+
+
+def _what_it_waits_for(stats: Mapping[str, Any]) -> str | None:
+    consumers = stats["consumers"]
+    if not consumers:
+        return "No consumer is connected: what comes due waits."
+    if not stats.get("dispatching", True):
+        return "Its cursor is being read from the broker: delivery begins right after."
+    if all(each["availablePermits"] <= 0 for each in consumers):
+        return "No consumer has permits: what comes due waits until one takes messages."
+    return None
+
+
+def _causes(counted: Mapping[str, int] | None) -> list[dict[str, Any]]:
+    if counted is None:
+        return []
+    total = sum(counted.get(field, 0) for field, _, _ in CAUSES)
+    return [
+        {
+            "field": field,
+            "label": label,
+            "says": says,
+            "count": counted.get(field, 0),
+            "percent": 100 * counted.get(field, 0) / total if total else 0,
+        }
+        for field, label, says in CAUSES
+    ]
+
+
+def _rebuild(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **status,
+        "running": status["state"] in ("queued", "running"),
+        "stoppable": status["state"] in ("queued", "running") and status["trigger"] == "operator",
+        "progress": _progress(status),
+        "took_ms": _took(status),
+        "earlier": [{**each, "took_ms": _took(each)} for each in status.get("earlier", [])],
+    }
+
+
+def _audit(status: Mapping[str, Any]) -> dict[str, Any]:
+    missing, unexpected = list(status["missing"]), list(status["unexpected"])
+    listed = missing[:_LISTED] + unexpected[:_LISTED]
+    return {
+        **status,
+        "running": status["state"] == "running",
+        "progress": _progress(status),
+        "took_ms": _took(status),
+        "missing": missing[:_LISTED],
+        "unexpected": unexpected[:_LISTED],
+        "not_listed": max(status.get("differing", 0) - len(listed), 0),
+    }
+
+
+def _progress(status: Mapping[str, Any]) -> Progress:
+    done, total = status["entriesRead"], status["entriesTotal"]
+    return Progress(min(done / total, 1) if total else None, done, total)
+
+
+def _took(status: Mapping[str, Any]) -> int | None:
+    return None if status["finishedAt"] is None else status["finishedAt"] - status["startedAt"]
+
+
+def _action(action: Mapping[str, Any]) -> dict[str, Any]:
+    positions = action["positions"]
+    return {
+        **action,
+        "when": instant(datetime.fromisoformat(action["time"]).timestamp() * 1000),
+        "amount": positions if isinstance(positions, int) else len(positions),
+        "some": [] if isinstance(positions, int) else list(positions)[:3],
+        "outcomes": _outcomes(action["outcomes"]),
+    }
+
+
+def _outcomes(counted: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    return sorted(counted.items())

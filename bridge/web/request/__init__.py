@@ -1,0 +1,1 @@
+"""What a request may ask for: the bridge behind it, the topic it names, its values."""

@@ -1,0 +1,132 @@
+"""What the handlers of all routes share: the topic a request names, its values, and refusals as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from aiohttp import web
+
+from bridge.config import parse_duration_ms
+from bridge.notation.message_ids import MessageId
+from bridge.notation.times import parse_time_ms
+from bridge.protocol.names import TopicName
+from bridge.topics.tracked_topic import TrackedTopic
+from bridge.web.request.served import BRIDGE
+from bridge.web.request.shown import index_shown
+from tracker import Position, SubscriptionView, TopicIndex
+
+ROOT = "/admin/v2/delayed"
+TOPIC = f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+
+
+def refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
+    """Return an error to raise, its reason as JSON."""
+    return kind(text=json.dumps({"reason": reason}), content_type="application/json")
+
+
+def topic_name(request: web.Request) -> TopicName:
+    """Return the topic that the path of a request names; the path has to name one."""
+    match = request.match_info
+    return TopicName("persistent", match["tenant"], match["namespace"], match["topic"])
+
+
+def known_topic(request: web.Request) -> TrackedTopic:
+    """Return the topic partition that a request names, whoever owns it. Raises HTTPNotFound when it is not tracked."""
+    name = str(topic_name(request))
+    topics = request.app[BRIDGE].topics
+    topic = None if topics is None else topics.get(name)
+    if topic is None:
+        raise refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
+    return topic
+
+
+def tracked_topic(request: web.Request) -> TrackedTopic:
+    """Return the topic partition that a request names.
+
+    Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
+    """
+    topic = known_topic(request)
+    if topic.role != "owner" and topic.owner_web_url is not None:
+        raise web.HTTPTemporaryRedirect(f"{topic.owner_web_url}{request.rel_url}")
+    return topic
+
+
+async def served_topic(request: web.Request) -> TrackedTopic:
+    """As `tracked_topic`, for what takes an owner: a topic partition that was let go of is served first."""
+    await tracked_topic(request).presence.serve()
+    return tracked_topic(request)
+
+
+def index_of(topic: TrackedTopic) -> TopicIndex:
+    """Return the index of a topic partition. Raises HTTPConflict while it has none."""
+    index = index_shown(topic)
+    if index is None:
+        raise refused(web.HTTPConflict, f"{topic.topic} has no index here: {not_served(topic)}")
+    return index
+
+
+def view_of(index: TopicIndex, name: str) -> SubscriptionView:
+    """Return what an index knows of a subscription. Raises HTTPNotFound naming it."""
+    view = index.views().get(name)
+    if view is None:
+        raise refused(web.HTTPNotFound, f"{index.topic} has no tracked subscription {name!r}")
+    return view
+
+
+def number_in(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    """Return a whole number of the query. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise refused(web.HTTPBadRequest, f"{name}: not a number from {low} to {high}: {text!r}")
+    return int(text)
+
+
+def time_in(request: web.Request, name: str) -> int | None:
+    """Return a time of the query, in epoch ms. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if not text:
+        return None
+    try:
+        return parse_time_ms(text)
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
+
+
+def duration_in(request: web.Request, name: str, default_ms: int, low_ms: int) -> int:
+    """Return a duration of the query in ms, `30s` or a number of ms. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name)
+    if not text:
+        return default_ms
+    try:
+        found = int(text) if text.isdecimal() else parse_duration_ms(text)
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
+    if not low_ms <= found <= 10**15:
+        raise refused(web.HTTPBadRequest, f"{name}: at least {low_ms} ms, not {text!r}")
+    return found
+
+
+def position_from(request: web.Request, text: str) -> Position:
+    """Return the entry that a message id names, of the topic that a request names.
+
+    Raises HTTPBadRequest naming the value.
+    """
+    try:
+        return MessageId.parse(text).entry_on(str(topic_name(request)))
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, str(error)) from None
+
+
+def flag_in(request: web.Request, name: str) -> bool:
+    """Return a yes or no of the query. Raises HTTPBadRequest naming the value."""
+    text = request.query.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise refused(web.HTTPBadRequest, f"{name}: neither true nor false: {text!r}")
+    return text == "true"
+
+
+def not_served(topic: TrackedTopic) -> str:
+    """Say why a topic is not served here."""
+    return f"its role is {topic.role}" + ("" if topic.reason is None else f", {topic.reason}")

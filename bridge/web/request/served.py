@@ -1,0 +1,60 @@
+"""What the web server may ask of the running bridge."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aiohttp import web
+
+from bridge.config import Settings
+from bridge.gateway.listener import Gateway
+from bridge.operate.action_log import ActionLog
+from bridge.topics.topics import Topics
+
+
+class Served(Protocol):
+    """The running bridge as pages, REST and metrics see it."""
+
+    @property
+    def settings(self) -> Settings:
+        """How it was started."""
+
+    @property
+    def web_port(self) -> int:
+        """Where this web server listens."""
+
+    @property
+    def started_ms(self) -> int:
+        """When it was started, in epoch ms."""
+
+    @property
+    def actions(self) -> ActionLog:
+        """What operators did."""
+
+    @property
+    def topics(self) -> Topics | None:
+        """All topic partitions it tracks; None while it starts."""
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """The side that clients see; None while it starts."""
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why clients are not served; None while they are."""
+
+    @property
+    def exposed(self) -> str | None:
+        """Why other users of the machine may look into the data directory; None when they cannot."""
+
+    @property
+    def clock_offset_s(self) -> float | None:
+        """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
+
+    @property
+    def broker_connections(self) -> int:
+        """The bridge's own connections to brokers, and those it holds for clients."""
+
+
+BRIDGE: web.AppKey[Served] = web.AppKey("bridge")
+"""The running bridge, in every application of its web server."""

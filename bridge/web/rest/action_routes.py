@@ -1,0 +1,80 @@
+"""Acts of operators: noted by the routes that do them, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from bridge import limits
+from bridge.operate.action_log import ActionLog
+from bridge.web.access.control import CALLER, Permission, require, visible_names
+from bridge.web.request.parameters import ROOT, refused
+
+routes = web.RouteTableDef()
+
+ACTIONS: web.AppKey[ActionLog] = web.AppKey("actions", ActionLog)
+DEFAULT_LIMIT = 100
+
+
+async def note_action(
+    request: web.Request,
+    action: str,
+    *,
+    topic: str | None,
+    subscription: str | None = None,
+    positions: Sequence[str] = (),
+    outcomes: Mapping[str, int] | None = None,
+) -> None:
+    """Note what was done for the caller of a request."""
+    await request.app[ACTIONS].note(
+        request[CALLER].name,
+        request.remote or "",
+        action,
+        topic,
+        subscription=subscription,
+        positions=positions,
+        outcomes=outcomes,
+    )
+
+
+@routes.get(f"{ROOT}/actions")
+async def actions(request: web.Request) -> web.Response:
+    """List the last acts, newest first, on topics that the caller may steer."""
+    limit = min(_number(request, "limit", DEFAULT_LIMIT), limits.ACTIONS_PAGE_MAX)
+    before = _number(request, "before", 0) or None
+    if request[CALLER].rules.sees_all:
+        await require(request, Permission.STEER)
+    found: list[dict[str, Any]] = []
+    scanned = 0
+    while len(found) < limit and scanned < limits.ACTIONS_SCANNED_MAX:
+        part = await _read(request, limit, before)
+        found += await _of_the_callers(request, part)
+        scanned += len(part)
+        if len(part) < limit:
+            break
+        before = part[-1]["id"]
+    return web.json_response(found[:limit])
+
+
+async def _of_the_callers(request: web.Request, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    named = [record["topic"] for record in records if record["topic"]]
+    allowed = await visible_names(request, named, Permission.STEER)
+    return [record for record in records if record["topic"] in allowed]
+
+
+async def _read(request: web.Request, limit: int, before: int | None) -> list[dict[str, Any]]:
+    try:
+        return await request.app[ACTIONS].latest(limit, before)
+    except OSError as error:
+        raise refused(web.HTTPInternalServerError, f"cannot read the acts: {error.strerror or error}") from error
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal()) or not int(text[:19]) > 0:
+        raise refused(web.HTTPBadRequest, f"{name}: not a number above 0: {text[:50]!r}")
+    return int(text[:19])

@@ -1,0 +1,98 @@
+"""The bridge as a whole, as REST and the dashboard tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from bridge import limits
+from bridge.dispatch.subscription_stats import Lateness
+from bridge.operate.warnings import Severity, Warned
+from bridge.topics.tracked_topic import TrackedTopic
+from bridge.web.request.served import Served
+from bridge.web.request.shown import index_shown, subscriptions_shown
+from bridge.web.rest.views import DUE_WITHIN_S, due_within, lateness_answer, pending_in
+
+VERSION = importlib.metadata.version("pulsar-delay-bridge")
+"""Read once: it is in a file."""
+CLOCK_OFFSET_WARNING_S = 1.0
+DISK_FREE_WARNING = 0.1
+
+
+async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms: int) -> dict[str, Any]:
+    """Add topics up; others get their turn in between."""
+    due = dict.fromkeys(DUE_WITHIN_S, 0)
+    sums = dict.fromkeys(("entries", "storageSize", "memoryEntries", "memorySize", "pending"), 0)
+    lateness = Lateness()
+    disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
+    warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
+    for number, topic in enumerate(topics, 1):
+        _add_topic(topic, sums, lateness)
+        _add_due(topic, due, now_ms)
+        warnings += [each.answer(topic.topic) for each in topic.warnings()]
+        if number % limits.TOPICS_SLICE == 0:
+            await asyncio.sleep(0)
+    return {
+        "cluster": bridge.settings.cluster,
+        "version": VERSION,
+        "ready": bridge.not_ready is None,
+        "notReadyReason": bridge.not_ready,
+        "storageFailure": None if bridge.topics is None else bridge.topics.storage_failure,
+        "startedAt": bridge.started_ms,
+        "clockOffsetMs": None if (offset := bridge.clock_offset_s) is None else round(offset * 1000),
+        "topics": len(topics),
+        "owned": sum(topic.role == "owner" for topic in topics),
+        **sums,
+        "dueWithin": {str(bound): count for bound, count in due.items()},
+        "lateness": lateness_answer(lateness),
+        "warnings": sorted(warnings, key=lambda each: each["severity"] != Severity.critical.value),
+        "clientConnections": 0 if bridge.gateway is None else bridge.gateway.connections,
+        "diskFree": disk.free,
+        "diskTotal": disk.total,
+    }
+
+
+def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[Warned]:
+    """What concerns no single topic partition."""
+    found = []
+    if bridge.not_ready is not None:
+        found.append(Warned(Severity.critical, "not-ready", bridge.not_ready))
+    failure = None if bridge.topics is None else bridge.topics.storage_failure
+    if failure is not None:
+        text = f"nothing can be stored, what is due is delivered all the same: {failure}"
+        found.append(Warned(Severity.critical, "storage", text))
+    if disk_free < DISK_FREE_WARNING * disk_total:
+        text = f"{disk_free:,} of {disk_total:,} bytes are free where the data directory is"
+        found.append(Warned(Severity.warning, "disk", text))
+    if bridge.exposed is not None:
+        found.append(Warned(Severity.warning, "data-dir", bridge.exposed))
+    if bridge.actions.failure is not None:
+        found.append(Warned(Severity.warning, "action-log", f"acts are not noted: {bridge.actions.failure}"))
+    offset = bridge.clock_offset_s
+    if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
+        text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
+        found.append(Warned(Severity.critical, "clock", text))
+    return found
+
+
+def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
+    index = index_shown(topic)
+    for view in () if index is None else index.views().values():
+        assert index is not None
+        for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms), strict=True):
+            due[bound] += count
+
+
+def _add_topic(topic: TrackedTopic, sums: dict[str, int], lateness: Lateness) -> None:
+    index = index_shown(topic)
+    if index is not None:
+        sums["entries"] += index.entries
+        sums["storageSize"] += index.bytes
+        sums["memoryEntries"] += len(index.window)
+        sums["memorySize"] += index.window.bytes_held
+        sums["pending"] += pending_in(index)
+    for subscription in subscriptions_shown(topic).values():
+        lateness.add(subscription.stats.lateness)

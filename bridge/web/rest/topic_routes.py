@@ -1,0 +1,166 @@
+"""REST of what is tracked: topic partitions, their subscriptions and time partitions."""
+
+import asyncio
+from itertools import islice
+from typing import Any
+
+from aiohttp import web
+
+from bridge import limits
+from bridge.topics.surroundings import wall_clock_ms
+from bridge.web.access.control import visible_topics
+from bridge.web.request.parameters import (
+    ROOT,
+    TOPIC,
+    duration_in,
+    index_of,
+    known_topic,
+    not_served,
+    number_in,
+    refused,
+    time_in,
+    tracked_topic,
+    view_of,
+)
+from bridge.web.request.served import BRIDGE
+from bridge.web.rest.overview import overview_answer
+from bridge.web.rest.topic_list import topic_rows
+from bridge.web.rest.views import partition_table, topic_stats
+from tracker import StoreError
+from tracker.counts import MIN_STEP_MS
+from tracker.partitions.page import PAGE_PARTITIONS
+
+routes = web.RouteTableDef()
+
+SORTED_BY = (
+    *("topic", "role", "entries", "storageSize", "memorySize", "pending"),
+    *("earliestDeliverAt", "latenessP99Ms", "early", "rebuild"),
+)
+DEFAULT_BARS = 300
+
+
+@routes.get(f"{ROOT}/overview")
+async def overview(request: web.Request) -> web.Response:
+    """Tell of the bridge as a whole, and of the topics that the caller may see added up."""
+    bridge = request.app[BRIDGE]
+    topics = await visible_topics(request)
+    return web.json_response(await overview_answer(bridge, topics, wall_clock_ms()))
+
+
+@routes.get(f"{ROOT}/topics")
+async def topics(request: web.Request) -> web.Response:
+    """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
+    found = await visible_topics(request)
+    rows = await topic_rows(
+        found, request.query.get("filter", ""), _sorted_by(request), descending=_descending(request)
+    )
+    start = number_in(request, "offset", 0, 0, 10**9)
+    limit = number_in(request, "limit", limits.TOPICS_PAGE_MAX, 1, limits.TOPICS_PAGE_MAX)
+    return web.json_response(rows[start : start + limit], headers={"X-Total-Count": str(len(rows))})
+
+
+@routes.get(f"{TOPIC}/stats")
+async def stats(request: web.Request) -> web.Response:
+    """Tell of one topic partition and its subscriptions."""
+    return web.json_response(topic_stats(tracked_topic(request)))
+
+
+@routes.get(f"{TOPIC}/ready")
+async def ready(request: web.Request) -> web.Response:
+    """Tell whether one topic partition is served."""
+    topic = known_topic(request)
+    if not topic.is_served:
+        raise refused(web.HTTPServiceUnavailable, f"{topic.topic} is not served: {not_served(topic)}")
+    return web.json_response({"topic": topic.topic, "role": topic.role, "owner": topic.owner})
+
+
+@routes.get(f"{TOPIC}/partitions")
+async def partitions(request: web.Request) -> web.Response:
+    """Tell the sizes of the time partitions."""
+    topic = tracked_topic(request)
+    name = request.query.get("subscription")
+    if name is not None:
+        view_of(index_of(topic), name)
+    text = await partition_table(topic, wall_clock_ms(), name)
+    return web.Response(text=text, content_type="application/json")
+
+
+@routes.get(f"{TOPIC}/partitions/chart")
+async def chart(request: web.Request) -> web.Response:
+    """Tell the sizes of the time partitions, added up to so few bars that a person can see them."""
+    index = index_of(tracked_topic(request))
+    name = request.query.get("subscription")
+    view = None if name is None else view_of(index, name)
+    width, span = index.partition_width_ms, index.table.span()
+    start, end = time_in(request, "from"), time_in(request, "to")
+    wanted = number_in(request, "bars", DEFAULT_BARS, 1, limits.CHART_BARS_MAX)
+    if span is None:
+        return web.json_response({"widthMs": width, "from": start, "to": end, "barMs": width, "bars": []})
+    first = span[0] if start is None else start // width
+    last = span[1] if end is None else max((end - 1) // width, first)
+    first, last = max(first, 0), min(last, max(span[1], first))
+    per_bar = -(-(last - first + 1) // wanted)
+    if per_bar >= PAGE_PARTITIONS // 2:  # whole pages are added up much faster
+        per_bar = -(-per_bar // PAGE_PARTITIONS) * PAGE_PARTITIONS
+    first = first // per_bar * per_bar
+    bars: list[dict[str, Any]] = []
+    made = index.counts.bars(first, per_bar, -(-(last - first + 1) // per_bar), view)
+    while part := list(islice(made, limits.CHART_SLICE)):
+        bars += [
+            {
+                "start": bar.start_ms,
+                "entries": bar.entries,
+                "bytes": bar.bytes,
+                "memoryEntries": bar.memory_entries,
+                "memoryBytes": bar.memory_bytes,
+                "diskEntries": bar.entries - bar.memory_entries,
+                "diskBytes": bar.bytes - bar.memory_bytes,
+                "pending": bar.pending,
+            }
+            for bar in part
+            if bar.entries
+        ]
+        await asyncio.sleep(0)
+    answer = {"widthMs": width, "from": first * width, "to": (last + 1) * width, "barMs": per_bar * width, "bars": bars}
+    return web.json_response(answer)
+
+
+@routes.get(f"{TOPIC}/subscription/{{subscription}}/histogram")
+async def histogram(request: web.Request) -> web.Response:
+    """Tell what comes due when, for one subscription; a bound within a time partition costs reading that."""
+    index = index_of(tracked_topic(request))
+    view = view_of(index, request.match_info["subscription"])
+    now, width = wall_clock_ms(), index.partition_width_ms
+    span = index.table.span()
+    start = time_in(request, "from")
+    end = time_in(request, "to")
+    step = duration_in(request, "step", width, MIN_STEP_MS)
+    start = now // width * width if start is None else start
+    end = (start if span is None else (span[1] + 1) * width) if end is None else end
+    steps = max(-(-(end - start) // step), 0)
+    if steps > limits.HISTOGRAM_BUCKETS_MAX:
+        reason = f"{steps} buckets from {start} to {end} in steps of {step} ms: at most {limits.HISTOGRAM_BUCKETS_MAX}"
+        raise refused(web.HTTPBadRequest, reason)
+    buckets = []
+    try:
+        for bucket in index.counts.histogram(start, step, steps, view):
+            if bucket.entries:
+                buckets.append({"start": bucket.start_ms, "count": bucket.entries})
+            await asyncio.sleep(0)
+    except StoreError as error:
+        raise refused(web.HTTPServiceUnavailable, str(error)) from error
+    return web.json_response({"stepMs": step, "buckets": buckets})
+
+
+def _sorted_by(request: web.Request) -> str:
+    name = request.query.get("sort", "topic")
+    if name not in SORTED_BY:
+        raise refused(web.HTTPBadRequest, f"sort: no column {name!r}, there are {', '.join(SORTED_BY)}")
+    return name
+
+
+def _descending(request: web.Request) -> bool:
+    order = request.query.get("order", "asc")
+    if order not in ("asc", "desc"):
+        raise refused(web.HTTPBadRequest, f"order: neither asc nor desc: {order!r}")
+    return order == "desc"

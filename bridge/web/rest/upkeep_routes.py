@@ -1,0 +1,84 @@
+"""REST of a topic partition's upkeep: rebuild and audit."""
+
+from aiohttp import web
+
+from bridge.refill.rebuild_status import Engine
+from bridge.refill.upkeep import Upkeep
+from bridge.topics.surroundings import wall_clock_ms
+from bridge.topics.tracked_topic import TrackedTopic
+from bridge.web.request.parameters import TOPIC, not_served, refused, served_topic
+from bridge.web.rest.action_routes import note_action
+
+routes = web.RouteTableDef()
+
+
+@routes.get(f"{TOPIC}/rebuild")
+async def rebuild_status(request: web.Request) -> web.Response:
+    """Tell of the last rebuilds, the newest first."""
+    topic = await served_topic(request)
+    answer = _upkeep(topic).rebuilds_answer()
+    if answer is None:
+        raise refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
+    return web.json_response(answer)
+
+
+@routes.put(f"{TOPIC}/rebuild")
+async def rebuild(request: web.Request) -> web.Response:
+    """Start a rebuild."""
+    topic = await served_topic(request)
+    status = _upkeep(topic).start_rebuild(_engine(request))
+    if status is None:
+        raise _busy(topic)
+    await note_action(request, "rebuild", topic=topic.topic, outcomes={"started": 1})
+    return web.json_response(status.answer(wall_clock_ms()), status=202)
+
+
+@routes.delete(f"{TOPIC}/rebuild")
+async def cancel_rebuild(request: web.Request) -> web.Response:
+    """End the rebuild that an operator started."""
+    topic = await served_topic(request)
+    status = _upkeep(topic).cancel_rebuild()
+    if status is None:
+        raise refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
+    await note_action(request, "cancel-rebuild", topic=topic.topic, outcomes={"cancelled": 1})
+    return web.json_response(status.answer(wall_clock_ms()), status=202)
+
+
+@routes.get(f"{TOPIC}/audit")
+async def audit_status(request: web.Request) -> web.Response:
+    """Tell of the last audit."""
+    topic = await served_topic(request)
+    status = _upkeep(topic).audit
+    if status is None:
+        raise refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge took it over")
+    return web.json_response(status.answer())
+
+
+@routes.put(f"{TOPIC}/audit")
+async def audit(request: web.Request) -> web.Response:
+    """Start an audit."""
+    topic = await served_topic(request)
+    status = _upkeep(topic).start_audit(_engine(request))
+    if status is None:
+        raise _busy(topic)
+    await note_action(request, "audit", topic=topic.topic, outcomes={"started": 1})
+    return web.json_response(status.answer(), status=202)
+
+
+def _upkeep(topic: TrackedTopic) -> Upkeep:
+    if topic.upkeep is None:
+        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
+    return topic.upkeep
+
+
+def _engine(request: web.Request) -> Engine:
+    engine = request.query.get("engine", Engine.auto)
+    if engine not in [each.value for each in Engine]:
+        engines = ", ".join(each.value for each in Engine)
+        raise refused(web.HTTPBadRequest, f"no engine {engine!r}, there are {engines}")
+    return Engine(engine)
+
+
+def _busy(topic: TrackedTopic) -> web.HTTPError:
+    what = "a rebuild" if _upkeep(topic).is_rebuilding else "an audit"
+    return refused(web.HTTPConflict, f"{what} of {topic.topic} is under way")

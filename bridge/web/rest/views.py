@@ -1,0 +1,172 @@
+"""What REST answers, read from the bridge's state at that moment; field names as Pulsar's REST writes them."""
+
+import asyncio
+import json
+from itertools import islice
+from typing import Any
+
+from bridge import limits
+from bridge.dispatch.dispatcher import Again, ConsumerState
+from bridge.dispatch.subscription_stats import Cause, Lateness, SubscriptionStats
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.topics.tracked_topic import TrackedTopic
+from bridge.web.request.shown import index_shown, subscriptions_shown
+from tracker import SubscriptionView, TimePartition, TopicIndex
+
+DUE_WITHIN_S = (60, 3_600, 86_400)
+"""A minute, an hour, a day: what comes due within is told."""
+
+
+def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
+    """One row of the list of tracked topic partitions."""
+    index = index_shown(topic)
+    harvested = None if index is None else index.harvested_position
+    stats = None if index is None else [each.stats for each in subscriptions_shown(topic).values()]
+    rebuild = topic.last_rebuild
+    return {
+        "topic": topic.topic,
+        "role": topic.role,
+        "reason": topic.reason,
+        "owner": topic.owner,
+        "ownerWebUrl": topic.owner_web_url,
+        "harvestedPosition": None if harvested is None else str(harvested),
+        "entries": None if index is None else index.entries,
+        "storageSize": None if index is None else index.bytes,
+        "memoryEntries": None if index is None else len(index.window),
+        "memorySize": None if index is None else index.window.bytes_held,
+        "pending": None if index is None else pending_in(index),
+        "earliestDeliverAt": earliest_ms(topic),
+        "latenessP99Ms": (
+            None if stats is None else max((each.lateness.percentile(0.99) for each in stats), default=0)
+        ),
+        "early": None if stats is None else sum(each.early for each in stats),
+        "rebuild": None if rebuild is None else rebuild.state,
+        "warnings": len(topic.warnings()),
+    }
+
+
+def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
+    """A tracked topic partition with its subscriptions."""
+    index = index_shown(topic)
+    views = {} if index is None else index.views()
+    names = sorted({*views, *subscriptions_shown(topic)})
+    return {
+        **topic_summary(topic),
+        "timePartitions": None if index is None else len(index.table),
+        "latestDeliverAt": None if index is None else index.latest_ms(),
+        "damagedPartitions": None if index is None else len(index.damage.ranges),
+        "warnings": [each.answer() for each in topic.warnings()],
+        "subscriptions": {
+            name: _subscription(subscriptions_shown(topic).get(name), views.get(name), index) | _ahead(topic, name)
+            for name in names
+        },
+    }
+
+
+def pending_in(index: TopicIndex) -> int:
+    """What the subscriptions have not acked, added up."""
+    return sum(map(index.counts.pending, index.views().values()))
+
+
+def earliest_ms(topic: TrackedTopic) -> int | None:
+    """When the next pending entry is due that nobody was given yet."""
+    index = index_shown(topic)
+    if index is None or not index.entries:
+        return None
+    found = [index.first_waiting_ms(view) for view in index.views().values()]
+    return min((due_ms for due_ms in found if due_ms is not None), default=None)
+
+
+def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int) -> list[int]:
+    """About how many entries a subscription has pending that come due within each of DUE_WITHIN_S."""
+    return index.counts.about(now_ms, [now_ms + bound * 1000 for bound in DUE_WITHIN_S], view)
+
+
+async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | None = None) -> str:
+    """The sizes of the time partitions, as JSON; times in epoch ms, sizes in bytes before compression.
+
+    There may be hundreds of thousands: others get their turn in between.
+    """
+    index = index_shown(topic)
+    if index is None:
+        return json.dumps({"widthMs": None, "partitions": []})
+    rows: list[str] = []
+    from_ms = 0
+    while part := list(islice(index.partitions(now_ms, from_ms), limits.PARTITION_SLICE)):
+        views = {name: view for name, view in index.views().items() if subscription in (None, name)}
+        rows += [json.dumps(_partition(index, views, partition)) for partition in part]
+        from_ms = part[-1].end_ms
+        await asyncio.sleep(0)
+    return f'{{"widthMs": {index.partition_width_ms}, "partitions": [{", ".join(rows)}]}}'
+
+
+def _partition(index: TopicIndex, views: dict[str, SubscriptionView], partition: TimePartition) -> dict[str, Any]:
+    return {
+        "start": partition.start_ms,
+        "end": partition.end_ms,
+        "entries": partition.entries,
+        "bytes": partition.bytes,
+        "tier": partition.tier,
+        "state": partition.state.value,
+        "pending": {name: index.pending_in(view, partition) for name, view in views.items()},
+    }
+
+
+def _subscription(
+    subscription: TrackedSubscription | None, view: SubscriptionView | None, index: TopicIndex | None
+) -> dict[str, Any]:
+    """`subscription`: None while nobody was connected since this bridge took over."""
+    stats = SubscriptionStats() if subscription is None else subscription.stats
+    dispatcher = None if subscription is None else subscription.dispatcher
+    return {
+        "type": "Shared",
+        "dispatching": subscription is not None and subscription.dispatching,
+        "pending": None if view is None or index is None else index.counts.pending(view),
+        "pendingSettled": view is not None and view.counter.settled,
+        "markDeletePosition": None if view is None else str(view.mark_delete_position),
+        "ackHoles": None if view is None else view.acks.holes,
+        "ready": 0 if subscription is None else subscription.waiting,
+        "inFlight": 0 if dispatcher is None else len(dispatcher.unacked),
+        "toRedeliver": 0 if subscription is None else subscription.to_redeliver,
+        "delivered": stats.delivered,
+        "acked": stats.acked,
+        "cancelled": stats.cancelled,
+        "expedited": stats.expedited,
+        "redelivered": stats.redelivered,
+        "duplicates": {again.value: stats.duplicates[again] for again in Again},
+        "early": stats.early,
+        "acksRepaired": stats.repaired,
+        "lateness": lateness_answer(stats.lateness),
+        "latenessCauses": {cause.value: stats.causes[cause] for cause in Cause},
+        "consumers": [] if dispatcher is None else [_consumer(state) for state in dispatcher.consumers],
+    }
+
+
+def _ahead(topic: TrackedTopic, name: str) -> dict[str, Any]:
+    forecast = topic.watch.forecast(name)
+    shown = round(topic.watch.shown_rate(name), 1)
+    return {"shownPerSecond": shown, "forecast": None if forecast is None else forecast.answer()}
+
+
+def lateness_answer(lateness: Lateness) -> dict[str, Any]:
+    """Percentiles, each the upper bound of its bucket."""
+    return {
+        "count": lateness.count,
+        "p50Ms": lateness.percentile(0.5),
+        "p99Ms": lateness.percentile(0.99),
+        "p999Ms": lateness.percentile(0.999),
+        "maxMs": lateness.max_ms,
+    }
+
+
+def _consumer(state: ConsumerState[TrackedConsumer]) -> dict[str, Any]:
+    return {
+        "consumerName": state.consumer.name,
+        "address": state.consumer.peer,
+        "priorityLevel": state.priority_level,
+        "availablePermits": state.permits,
+        "unackedMessages": state.unacked_messages,
+        "blockedOnUnackedMessages": state.blocked,
+        "delivered": state.delivered,
+    }

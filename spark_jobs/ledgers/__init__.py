@@ -1,0 +1,1 @@
+"""Which entries a topic has, and reading ranges of them."""

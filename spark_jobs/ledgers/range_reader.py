@@ -1,0 +1,142 @@
+"""Reading one range of a ledger from the broker, to its end, whatever the broker does meanwhile."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from bridge.protocol.errors import MalformedFrame
+from bridge.protocol.frames import Frame, entry_metadata
+from bridge.protocol.permits import Permits
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
+from spark_jobs import limits
+from spark_jobs.errors import LedgerReadError, NotYet
+from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.connection import Connection, connect_to_owner
+from spark_jobs.ledgers.stats import LedgerRange
+from tracker import Position
+
+READER_NAME_PREFIX = "__delay-bridge-rebuild-"
+_CONSUMER_ID = 1
+
+
+class LedgerEntry(NamedTuple):
+    """One stored unit: a message or a batch. `metadata` is None when it cannot be read."""
+
+    ledger: int
+    entry: int
+    metadata: MessageMetadata | None
+    raw: bytes
+
+
+def message_count_of(entry: LedgerEntry) -> int:
+    """Return how many messages an entry holds: a batch has several."""
+    return max(_batch_size(entry), 1)
+
+
+def _batch_size(entry: LedgerEntry) -> int:
+    return entry.metadata.num_messages_in_batch if entry.metadata is not None else 1
+
+
+def read_range(access: Access, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
+    """Yield the entries of a range in order, some at a time.
+
+    Entries that are gone, because the ledger was trimmed, are left out, as are records of the broker's own. A topic
+    that moves is followed. Raises LedgerReadError when it cannot be read, or nothing came for GIVE_UP_S.
+    """
+    after = Position(wanted.ledger, wanted.first - 1)
+    last = Position(wanted.ledger, wanted.last)
+    deadline = time.monotonic() + limits.GIVE_UP_S
+    while after < last:
+        try:
+            with closing(_read_on(access, topic, after, last)) as reads:
+                for entries in reads:
+                    if not entries:
+                        return
+                    after = Position(entries[-1].ledger, entries[-1].entry)
+                    deadline = time.monotonic() + limits.GIVE_UP_S
+                    if inside := [one for one in entries if (one.ledger, one.entry) <= last]:
+                        yield inside
+                    if after >= last:
+                        return
+        except NotYet as error:
+            if time.monotonic() > deadline:
+                message = f"{topic}: nothing read behind {after} for {limits.GIVE_UP_S:g} s: {error}"
+                raise LedgerReadError(message) from error
+            time.sleep(limits.RETRY_S)
+
+
+def _read_on(access: Access, topic: str, after: Position, last: Position) -> Generator[list[LedgerEntry], None, None]:
+    """Yield what one reader gives behind a position; an empty list when there is nothing left. Raises NotYet."""
+    subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
+    with connect_to_owner(access, topic) as connection:
+        _subscribe(connection, topic, subscription, after)
+        permits = Permits()
+        _grant(connection, permits.top_up(limits.READ_PERMITS))
+        while True:
+            frames = connection.receive(limits.STALL_S)
+            if not frames:
+                if _is_past(access, topic, subscription, last):
+                    yield []
+                raise NotYet(f"{topic}: nothing came behind {after} for {limits.STALL_S:g} s")
+            entries = []
+            for frame in frames:
+                if frame.type == BaseCommand.CLOSE_CONSUMER:
+                    raise NotYet(f"{topic}: the broker closed the reader")
+                if frame.type == BaseCommand.MESSAGE:
+                    entry = _entry(frame)
+                    permits.use(_batch_size(entry))
+                    if (entry.ledger, entry.entry) > after:
+                        entries.append(entry)
+            if entries:
+                yield entries
+                after = Position(entries[-1].ledger, entries[-1].entry)
+            if permits.count <= limits.READ_PERMITS // 2:
+                _grant(connection, permits.top_up(limits.READ_PERMITS))
+
+
+def _is_past(access: Access, topic: str, subscription: str, last: Position) -> bool:
+    """Tell whether the broker has nothing left up to a position: it keeps its own records to itself."""
+    read = topic_state(access, topic).read_positions.get(subscription)
+    return read is not None and read > last
+
+
+def _subscribe(connection: Connection, topic: str, subscription: str, after: Position) -> None:
+    """Open an Exclusive, non-durable reader: a Shared one would be given delayed entries when they are due."""
+    request_id = connection.next_request_id()
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    subscribe = command.subscribe
+    subscribe.topic = topic
+    subscribe.subscription = subscription
+    subscribe.subType = CommandSubscribe.Exclusive
+    subscribe.consumer_id = _CONSUMER_ID
+    subscribe.request_id = request_id
+    subscribe.durable = False
+    subscribe.force_topic_creation = False
+    # The start is inclusive: the entry before is dropped when it comes.
+    subscribe.start_message_id.ledgerId = max(after.ledger, 0)
+    subscribe.start_message_id.entryId = max(after.entry, 0)
+    subscribe.initialPosition = CommandSubscribe.Latest
+    connection.request(command, request_id)
+
+
+def _grant(connection: Connection, grants: list[int]) -> None:
+    for permits in grants:
+        command = BaseCommand(type=BaseCommand.FLOW)
+        command.flow.consumer_id = _CONSUMER_ID
+        command.flow.messagePermits = permits
+        connection.send(command)
+
+
+def _entry(frame: Frame) -> LedgerEntry:
+    message_id = frame.command().message.message_id
+    raw = frame.entry()
+    try:
+        metadata = entry_metadata(raw)
+    except MalformedFrame:
+        metadata = None
+    return LedgerEntry(message_id.ledgerId, message_id.entryId, metadata, raw)

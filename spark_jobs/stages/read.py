@@ -1,0 +1,120 @@
+"""Each range of the ledgers is read once; a rebuild keeps in a file what it needs, an audit only what it comes to."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
+from spark_jobs.ledgers.stats import LedgerRange
+from spark_jobs.plan import Needed, RangeResult, ReadSpec, RebuildSpec, marker_name, scope_of, spread_of
+from spark_jobs.stages.side_by_side import read_ranges
+from spark_jobs.stages.source import deliver_at_of
+from spark_jobs.storage import Storage
+from tracker.audit import Cell, Scope, add_up, cell_fingerprints
+from tracker.bulk.files import TableFile, write_positions
+from tracker.entries import encode_value
+from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.keys import KEY, KEY_LENGTH, clamp_timestamp
+from tracker.partitions.positions import PlacedEntry
+
+ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+"""What is kept of an entry: its key in the index and the value stored there."""
+
+
+@dataclass
+class _Kept:
+    """One range on its way into a file."""
+
+    wanted: LedgerRange
+    spec: ReadSpec
+    scope: Scope
+    path: Path
+    read: int = 0
+    size: int = 0
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    placed: list[PlacedEntry] = field(default_factory=list)
+    spread: Counter[int] = field(default_factory=Counter)
+    cells: dict[Cell, Fingerprint] = field(default_factory=dict)
+    writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def add(self, entries: list[LedgerEntry], needed: Needed) -> None:
+        self.read += len(entries)
+        delayed = [(due, one) for one in entries if (due := deliver_at_of(one)) is not None]
+        every = [KEY.pack(clamp_timestamp(due), one.ledger, one.entry) for due, one in delayed]
+        add_up(self.cells, cell_fingerprints(every, self.scope))
+        if not isinstance(self.spec, RebuildSpec):
+            return
+        keys, values = [], []
+        for key, (due, one) in zip(every, delayed, strict=True):
+            if (one.ledger, one.entry) not in needed:
+                continue
+            keys.append(key)
+            values.append(encode_value(message_count_of(one), one.raw))
+            size = KEY_LENGTH + len(values[-1])
+            self.placed.append(PlacedEntry(one.ledger, one.entry, clamp_timestamp(due), size))
+            self.spread[clamp_timestamp(due) // self.spec.partition_width_ms] += size
+            self.size += size
+        if keys:
+            self._write(keys, values)
+
+    def _write(self, keys: list[bytes], values: list[bytes]) -> None:
+        self.fingerprint = self.fingerprint.plus(fingerprint(keys))
+        if self.writer is None:
+            self.writer = pa.ipc.new_stream(str(self.path), ROWS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        self.writer.write_batch(pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], schema=ROWS))
+
+
+def read_group(spec: ReadSpec, access: Access, ranges: list[LedgerRange], needed: Needed) -> Iterator[RangeResult]:
+    """Read the ranges of one task; yield each once its files and its marker are stored."""
+    storage = Storage(spec.output)
+    scope = scope_of(spec)
+    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
+        folder = Path(temporary)
+        held = [_Kept(wanted, spec, scope, folder / f"{place}.rows") for place, wanted in enumerate(ranges)]
+        for place, entries in read_ranges(access, spec.topic, ranges):
+            if entries:
+                held[place].add(entries, needed)
+            else:
+                yield _store(storage, folder, held[place])
+
+
+def _store(storage: Storage, folder: Path, kept: _Kept) -> RangeResult:
+    wanted = kept.wanted
+    # A task that is tried again, or twice at a time, writes files of its own; the marker says which of them count.
+    name = f"ranges/{wanted.ledger}-{wanted.first}-{uuid.uuid4().hex}"
+    rows: str | None = None
+    if kept.writer is not None:
+        kept.writer.close()
+        rows = f"{name}.arrows"
+        storage.put(kept.path, rows)
+        kept.path.unlink()
+    positions: TableFile | None = write_positions(folder, uuid.uuid4().hex, kept.placed)
+    if positions is not None:
+        local = folder / positions.name
+        positions = positions.model_copy(update={"name": f"{name}.positions.sst"})
+        storage.put(local, positions.name)
+        local.unlink()
+    result = RangeResult(
+        ledger=wanted.ledger,
+        first=wanted.first,
+        last=wanted.last,
+        read=kept.read,
+        kept=kept.fingerprint.entries,
+        bytes=kept.size,
+        checksum=kept.fingerprint.checksum,
+        rows=rows,
+        positions=positions,
+        spread=spread_of(kept.spread),
+        cells=[(*cell, *known) for cell, known in kept.cells.items()],
+    )
+    storage.write(marker_name(wanted), result.model_dump_json().encode())
+    kept.placed.clear()
+    return result

@@ -1,0 +1,1 @@
+"""Entries by the file: written elsewhere, taken in whole."""

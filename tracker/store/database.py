@@ -1,0 +1,134 @@
+"""RocksDB as it is used here: how a database is opened, and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rocksdict import (
+    AccessType,
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+)
+
+from tracker import limits
+from tracker.errors import StoreError, is_damage
+from tracker.store.damage_notes import DamageNotes
+
+_DEFAULT_FAMILY = "default"
+
+
+class NotOpen:
+    """In the place of a database, or of a part of it, that is not open: who reads is told why."""
+
+    def __init__(self, reason: str) -> None:
+        """Say why."""
+        self._reason = reason
+
+    def __contains__(self, key: object) -> bool:
+        """Raise StoreError."""
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise StoreError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(self._reason)
+
+
+class TopicFamily:
+    """One topic's column family: `reader` for gets and iterators, `handle` for write batches.
+
+    `Store.recover` changes both, then calls `on_recovered`: what is on disk may be less or more than was written.
+    """
+
+    def __init__(self, reader: Any, handle: Any) -> None:
+        """Hold the two handles until the store drops them."""
+        self.reader = reader
+        self.handle = handle
+        self.on_recovered: Callable[[], None] | None = None
+
+    def close(self, reason: str) -> None:
+        """Let go of the handles: RocksDB keeps its lock while any is alive."""
+        self.reader, self.handle = NotOpen(reason), None
+
+
+def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None) -> Any:
+    """Open what is there; without `access` it may be nothing yet."""
+    known = access is not None or (path / "CURRENT").exists()
+    families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
+    access = AccessType.read_write() if access is None else access
+
+    def attempt(checked: bool) -> Any:
+        database_options = _database_options(cache)
+        database_options.set_paranoid_checks(checked)
+        options = {name: family_options(cache, notes.is_damaged(name) or not checked) for name in families}
+        return Rdict(str(path), database_options, options, access)
+
+    try:
+        return attempt(checked=True)
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        if "ahead of WALs" in str(error) or "beyond the point of corruption" in str(error):
+            # The log is damaged before the end of what some files hold: which writes are missing cannot be known.
+            notes.note_lost_writes(families)
+        # Truncated files keep the database from opening at all; what is in the others can be read all the same.
+        return attempt(checked=False)
+
+
+def _database_options(cache: Any) -> Any:
+    options = family_options(cache)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_db_write_buffer_size(limits.DB_WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(limits.MAX_WAL_BYTES)
+    options.set_max_open_files(limits.MAX_OPEN_FILES)
+    options.set_keep_log_file_num(limits.INFO_LOG_FILES)
+    options.set_max_log_file_size(limits.INFO_LOG_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_stats_dump_period_sec(0)
+    options.set_allow_concurrent_memtable_write(False)  # one thread writes: no need to pay for more
+    options.set_paranoid_checks(True)  # without, writes go on after a failed flush that is never taken up again
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())  # a record that was being written is left out
+    options.set_skip_stats_update_on_db_open(True)  # it would read a block of every file
+    return options
+
+
+def table_options(cache: Any = None) -> Any:
+    """Return how table files are written."""
+    options = Options(raw_mode=True)
+    tables = BlockBasedOptions()
+    if cache is not None:
+        tables.set_block_cache(cache)
+    tables.set_format_version(limits.TABLE_FORMAT)
+    tables.set_block_size(limits.BLOCK_BYTES)
+    # Index blocks are read when needed: of all entries they would take more memory than everything else.
+    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_top_level_index_and_filter(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.zstd())
+    return options
+
+
+def family_options(cache: Any, damaged: bool = False) -> Any:
+    """Return the options of a column family; the files of a damaged one are left as they are."""
+    options = table_options(cache)
+    options.set_disable_auto_compactions(damaged)
+    options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    # What was just written is rewritten soon, and again on the first levels: compressing it well each time would cost a
+    # third of the rate of writing. The levels below hold nearly all of a large index.
+    options.set_compression_per_level(
+        [DBCompressionType.none(), DBCompressionType.lz4(), *[DBCompressionType.zstd()] * 5]
+    )
+    options.set_level_zero_file_num_compaction_trigger(limits.FRESH_FILES)
+    return options

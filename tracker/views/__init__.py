@@ -1,0 +1,1 @@
+"""Subscriptions over one index: what each has acked, what it holds, what is due for it next."""
