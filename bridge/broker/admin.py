@@ -18,7 +18,7 @@ from yarl import URL
 from bridge import limits
 from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import describe
-from bridge.broker.internal_stats import LedgerState, parse_internal_stats
+from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
 from bridge.protocol.names import TopicName
 from tracker import Position
 

@@ -9,8 +9,8 @@ from collections.abc import Container
 from typing import Generic, TypeVar
 
 from bridge import limits
-from bridge.broker.cursor_history import UNKNOWN
 from bridge.dispatch.dispatcher import PositionKey
+from bridge.ledgers.cursor_history import UNKNOWN
 
 C = TypeVar("C")
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import structlog
 
 from bridge import limits
-from bridge.broker.cursor_history import UNKNOWN
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.ack_notes import AckNotes
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
@@ -22,6 +21,7 @@ from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, Subscriptio
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.protocol.entries import chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
 from tracker import EARLIEST, AckSet, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key

@@ -1,6 +1,6 @@
 """Gives a subscription's cursor the mark of its history before a first consumer is there.
 
-See `bridge.broker.cursor_history` for what the mark is.
+See `bridge.ledgers.cursor_history` for what the mark is.
 
 Only a cumulative ack carries properties into a cursor, and Shared consumers' cumulative acks mean nothing. So the
 client's own SUBSCRIBE is sent ahead as Exclusive, for a moment, with the client's rights and nobody else attached: it
@@ -15,8 +15,8 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
-from bridge.broker.cursor_history import PROPERTY, new_history
 from bridge.gateway.upstream import Upstream
+from bridge.ledgers.cursor_history import PROPERTY, new_history
 from bridge.protocol.frames import encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,

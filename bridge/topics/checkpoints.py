@@ -12,8 +12,8 @@ cursor that was set anew, makes it void, and the feed starts at the mark-delete 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from bridge.broker.cursor_history import IDENTITY_PROPERTY, identity_of, new_history
-from bridge.broker.internal_stats import LedgerState
+from bridge.ledgers.cursor_history import IDENTITY_PROPERTY, identity_of, new_history
+from bridge.ledgers.internal_stats import LedgerState
 from tracker import AckSet, Position
 
 _FIELDS = ("ledger", "entry", "history", "base-ledger", "base-entry", "acked")

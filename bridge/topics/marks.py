@@ -1,6 +1,6 @@
 """Whether a cursor wants its mark; one client at a time finds out for a subscription.
 
-See `bridge.broker.cursor_history` for what the mark is.
+See `bridge.ledgers.cursor_history` for what the mark is.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import structlog
 
 from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
-from bridge.broker.cursor_history import UNKNOWN, history_of
-from bridge.broker.internal_stats import LedgerState
+from bridge.ledgers.cursor_history import UNKNOWN, history_of
+from bridge.ledgers.internal_stats import LedgerState
 
 log = structlog.get_logger(__name__)
 

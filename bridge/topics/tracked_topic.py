@@ -8,17 +8,17 @@ from typing import Any
 import structlog
 
 from bridge import limits
-from bridge.broker import cursor_history
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.internal_stats import LedgerState
 from bridge.dispatch.admission import turn_away_unlisted
 from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers import cursor_history
+from bridge.ledgers.internal_stats import LedgerState
 from bridge.operate.steering import Steering
 from bridge.operate.warnings import Severity, Warned
 from bridge.operate.watch import Watch

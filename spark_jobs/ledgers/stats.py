@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
 
+from bridge.ledgers.internal_stats import CursorState, parse_internal_stats
 from spark_jobs.errors import LedgerReadError
 from tracker import AckSet, Position, iter_ranges
 
@@ -37,24 +37,21 @@ class TopicState:
     def of(cls, body: dict[str, Any]) -> TopicState:
         """Read the broker's answer. Raises LedgerReadError when it lacks what is needed.
 
-        The open ledger is listed with 0 entries, `currentLedgerEntries` has them; cursor names come URL-encoded.
+        A cursor that cannot be read is left out.
         """
         try:
-            sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers", [])}
-            if sizes:
-                newest = max(sizes)
-                sizes[newest] = max(sizes[newest], int(body.get("currentLedgerEntries", 0)))
-            cursors, read_positions = {}, {}
-            for name, cursor in body.get("cursors", {}).items():
-                acks = AckSet(Position.parse(cursor["markDeletePosition"]))
-                acks.merge_ranges(iter_ranges(cursor.get("individuallyDeletedMessages") or "[]"))
-                cursors[unquote_plus(name)] = acks
-                read_positions[unquote_plus(name)] = Position.parse(cursor["readPosition"])
-            return cls(
-                Position.parse(body["lastConfirmedEntry"]), tuple(sorted(sizes.items())), cursors, read_positions
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerReadError(f"internalStats without what is needed: {error!r}") from error
+            told = parse_internal_stats(body)
+            cursors = {name: _acks_of(cursor) for name, cursor in told.cursors.items()}
+        except (TypeError, ValueError) as error:
+            raise LedgerReadError(f"internalStats without what is needed: {error}") from error
+        read = {name: each.read_position for name, each in told.cursors.items() if each.read_position is not None}
+        return cls(told.last_confirmed_entry, tuple(sorted(told.ledger_sizes.items())), cursors, read)
+
+
+def _acks_of(cursor: CursorState) -> AckSet:
+    acks = AckSet(cursor.mark_delete_position)
+    acks.merge_ranges(iter_ranges(cursor.individually_deleted))
+    return acks
 
 
 def ranges_of(state: TopicState, after: Position, upto: Position, split_entries: int) -> list[LedgerRange]:

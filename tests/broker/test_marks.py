@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from bridge import limits
-from bridge.broker.cursor_history import UNKNOWN
 from bridge.gateway.stamping import OwnRequests
 from bridge.gateway.upstream import Upstream
+from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.broker.conftest import InProcessFactory
 from tests.broker.test_cursors import tracked_topic

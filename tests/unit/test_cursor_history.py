@@ -2,8 +2,8 @@
 
 import pytest
 
-from bridge.broker.cursor_history import IDENTITY_PROPERTY, UNKNOWN, history_of, new_history, takes_back
-from bridge.broker.internal_stats import LedgerState
+from bridge.ledgers.cursor_history import IDENTITY_PROPERTY, UNKNOWN, history_of, new_history, takes_back
+from bridge.ledgers.internal_stats import LedgerState
 from bridge.topics.checkpoints import Checkpoint, CheckpointBook, checkpoint_properties, read_checkpoint
 from tracker import AckSet, Position
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.broker.cursor_history import UNKNOWN
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.dispatcher import PositionKey
 from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandMessage

@@ -15,7 +15,7 @@ broker's word.
 import secrets
 from collections.abc import Mapping
 
-from bridge.broker.internal_stats import LedgerState
+from bridge.ledgers.internal_stats import LedgerState
 from tracker import AckSet, Position, TopicIndex
 
 PROPERTY = "delay-bridge-history"
