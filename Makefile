@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-WORKERS ?= 2
+WORKERS ?= 3
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
 .PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean
@@ -21,7 +21,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 demo: $(STAMP)   ## a real Pulsar, the bridge in front, delayed messages on time
 	@$(BIN)/delay-bridge demo $(ARGS)
 
-test: $(STAMP)   ## everything a change must pass, in two processes side by side
+test: $(STAMP)   ## everything a change must pass, in processes side by side: much of it is waiting
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 unit: $(STAMP)   ## the tests that need no broker

@@ -1,6 +1,7 @@
 """The arrows of the design: who may import whom. Rooms are folders; docs/architecture.md says what is in each."""
 
 import ast
+import tomllib
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
@@ -158,6 +159,12 @@ def test_spark_jobs_know_only_what_is_pure() -> None:
         if is_in(name, "bridge") and not is_in(name, "bridge.protocol", "bridge.ledgers")
     ]
     assert not strangers
+
+
+def test_every_folder_of_tests_is_run() -> None:
+    folders = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert folders <= set(config["testpaths"])
 
 
 def test_the_rules_see_imports() -> None:
