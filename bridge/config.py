@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge import limits
-from bridge.broker.connection import split_service_url
+from bridge.protocol.service_url import parse_service_url
 
 ENV_PREFIX = "DELAY_BRIDGE_"
 DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     @field_validator("broker_service_url")
     @classmethod
     def _service_url(cls, value: str) -> str:
-        split_service_url(value)
+        parse_service_url(value)
         return value
 
     @field_validator("broker_web_url", "advertised_web_url")
@@ -195,11 +195,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _not_itself(self) -> Self:
-        broker_host, broker_port, _ = split_service_url(self.broker_service_url)
+        broker = parse_service_url(self.broker_service_url)
         own = {self.host, self.advertised_address}
         if self.host in (*_ANY_ADDRESS, *LOOPBACK):
             own.update(LOOPBACK)
-        if broker_port == self.port and broker_host in own:
+        if broker.port == self.port and broker.host in own:
             raise ValueError(
                 f"broker_service_url {self.broker_service_url!r} is the bridge itself: "
                 f"it listens on port {self.port}, set another"

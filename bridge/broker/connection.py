@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import ssl
-from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
@@ -14,6 +14,9 @@ from bridge.protocol.entries import StoredEntry, stored_entry
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
+from bridge.protocol.service_url import parse_service_url
+
+Spoken = TypeVar("Spoken", bound=asyncio.BaseProtocol)
 
 log = structlog.get_logger(__name__)
 
@@ -240,15 +243,6 @@ def _fail(future: asyncio.Future[Any], reason: str) -> None:
         future.exception()  # seen, also when nobody waits any more
 
 
-def split_service_url(url: str) -> tuple[str, int, ssl.SSLContext | None]:
-    """Host, port and TLS context of `pulsar://host:port` or `pulsar+ssl://…`. Raises ValueError naming the value."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname:
-        raise ValueError(f"not a service URL: {url!r} (expected pulsar://host:port or pulsar+ssl://host:port)")
-    secure = parts.scheme == "pulsar+ssl"
-    return parts.hostname, parts.port or (6651 if secure else 6650), ssl.create_default_context() if secure else None
-
-
 def describe(error: Exception) -> str:
     """The error in words; time-outs carry none of their own."""
     return str(error) or "timed out"
@@ -265,15 +259,25 @@ def connect_command(auth_token: str | None) -> BaseCommand:
     return command
 
 
-async def connect(url: str, auth_token: str | None = None) -> BrokerConnection:
-    """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
-    host, port, context = split_service_url(url)
+async def reach(url: str, make: Callable[[], Spoken]) -> Spoken:
+    """Open a connection to a service URL; nothing is said yet. Raises BrokerError (no such URL, unreachable)."""
     loop = asyncio.get_running_loop()
     try:
+        host, port, tls = parse_service_url(url)
+    except ValueError as error:
+        raise BrokerError(str(error)) from error
+    context = ssl.create_default_context() if tls else None
+    try:
         async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
-            _, connection = await loop.create_connection(lambda: BrokerConnection(url), host, port, ssl=context)
-    except (OSError, TimeoutError) as error:
+            _, protocol = await loop.create_connection(make, host, port, ssl=context)
+    except (OSError, TimeoutError, UnicodeError) as error:  # the last: a name too long for DNS
         raise BrokerError(f"cannot reach {url}: {describe(error)}") from error
+    return protocol
+
+
+async def connect(url: str, auth_token: str | None = None) -> BrokerConnection:
+    """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
+    connection = await reach(url, lambda: BrokerConnection(url))
     try:
         await connection.handshake(connect_command(auth_token))
     except BaseException as error:

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import structlog
 
 from bridge import limits
-from bridge.broker.connection import BrokerError, describe, split_service_url
+from bridge.broker.connection import BrokerError, reach
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder
@@ -101,12 +101,4 @@ class Upstream(SlicedReads):
 
 async def open_upstream(url: str, owner: UpstreamOwner) -> Upstream:
     """Connect; nothing is said yet. Raises BrokerError."""
-    host, port, context = split_service_url(url)
-    try:
-        async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
-            _, upstream = await asyncio.get_running_loop().create_connection(
-                lambda: Upstream(url, owner), host, port, ssl=context
-            )
-    except (OSError, TimeoutError) as error:
-        raise BrokerError(f"cannot reach {url}: {describe(error)}") from error
-    return upstream
+    return await reach(url, lambda: Upstream(url, owner))

@@ -6,8 +6,8 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from bridge.protocol.service_url import ServiceAddress, parse_service_url
 from spark_jobs.errors import LedgerReadError
 
 
@@ -42,17 +42,12 @@ class Access:
         return context
 
 
-def service_address(url: str) -> tuple[str, int, bool]:
-    """Return host, port and whether it is TLS. Raises LedgerReadError naming the value."""
-    parts = urlsplit(url)
+def service_address(url: str) -> ServiceAddress:
+    """Return what a service URL names. Raises LedgerReadError naming the value."""
     try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname or port == -1:
-        raise LedgerReadError(f"not a service URL: {url!r} (expected pulsar://host:port or pulsar+ssl://host:port)")
-    secure = parts.scheme == "pulsar+ssl"
-    return parts.hostname, port or (6651 if secure else 6650), secure
+        return parse_service_url(url)
+    except ValueError as error:
+        raise LedgerReadError(str(error)) from error
 
 
 def access_from(options: Mapping[str, str]) -> Access:

@@ -42,14 +42,14 @@ class Connection:
         self._decoder = FrameDecoder()
         self._frames: deque[Frame] = deque()
         self._request_ids = itertools.count(1)
-        host, port, secure = service_address(url)
+        address = service_address(url)
         try:
-            self._socket = socket.create_connection((host, port), limits.CONNECT_TIMEOUT_S)
+            self._socket = socket.create_connection(address[:2], limits.CONNECT_TIMEOUT_S)
         except OSError as error:
             raise NotYet(f"cannot reach {url}: {error}") from error
         try:
-            if secure:
-                self._socket = access.tls_context().wrap_socket(self._socket, server_hostname=host)
+            if address.tls:
+                self._socket = access.tls_context().wrap_socket(self._socket, server_hostname=address.host)
             self._handshake(access, proxy_to)
         except OSError as error:
             self.close()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers.access import access_from, service_address
+from spark_jobs.ledgers.access import access_from
 from spark_jobs.ledgers.stats import LedgerRange, TopicState, grouped, ranges_of
 from tracker import EARLIEST, Position
 
@@ -101,12 +101,6 @@ def test_ranges_hold_every_entry_once(
 def test_wrong_options_are_named(options: dict[str, str], said: str) -> None:
     with pytest.raises(LedgerReadError, match=said):
         access_from(options)
-
-
-def test_addresses_have_the_usual_ports() -> None:
-    assert service_address("pulsar://a") == ("a", 6650, False)
-    assert service_address("pulsar+ssl://a") == ("a", 6651, True)
-    assert service_address("pulsar://a:1") == ("a", 1, False)
 
 
 def test_a_token_is_not_shown(tmp_path: Any) -> None:
