@@ -1,6 +1,7 @@
 """The arrows of the design: who may import whom. Rooms are folders; docs/architecture.md says what is in each."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import named
+
 ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("bridge", "tracker", "spark_jobs")
 
 FLOORS = (
@@ -159,6 +163,43 @@ def test_spark_jobs_know_only_what_is_pure() -> None:
         if is_in(name, "bridge") and not is_in(name, "bridge.protocol", "bridge.ledgers")
     ]
     assert not strangers
+
+
+# -- docs/architecture.md
+
+
+def folder_of(room: str) -> str:
+    """As the page names it."""
+    path = room.replace(".", "/")
+    return f"{path}.py" if (ROOT / f"{path}.py").is_file() else f"{path}/"
+
+
+def test_the_page_names_nothing_that_is_gone() -> None:
+    assert not named.stale(PAGE.read_text())
+
+
+def test_the_page_has_every_room_on_its_floor() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(bridge/\S+)` \| \S", PAGE.read_text(), re.MULTILINE)
+    assert rows == [(str(number), folder_of(room)) for number, floor in enumerate(FLOORS, 1) for room in floor]
+    corners = re.findall(r"^\|[^|]*\| `((?:tracker|spark_jobs)/\w+/)` \| \S", PAGE.read_text(), re.MULTILINE)
+    folders = {file.parent.relative_to(ROOT) for package in PACKAGES[1:] for file in modules(package)}
+    assert sorted(corners) == sorted(f"{folder}/" for folder in folders if len(folder.parts) > 1)
+
+
+def test_every_invariant_has_its_decision_and_its_test() -> None:
+    rows = re.findall(r"^\| (\d) \| \*\*(.+)$", PAGE.read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == list("12345678")
+    for _, row in rows:
+        assert re.search(r"\]\(decisions/\d{4}-", row), row
+        assert re.search(r"`tests/\w+/test_\w+\.py`", row), row
+
+
+def test_the_look_at_pages_finds_what_is_wrong() -> None:
+    """A test of the test."""
+    page = "- `bridge/app.py` `Bridge.start` `Bridge.gone`\n- `Bridge.start`\n"
+    page += "\n`make lint` `bridge/gone.py` `make gone`\n"
+    wrong = ["Bridge.gone is in none", "Bridge.start is in none", "bridge/gone.py is not there", "make gone: no such"]
+    assert all(found.startswith(words) for found, words in zip(named.stale(page), wrong, strict=True))
 
 
 def test_every_folder_of_tests_is_run() -> None:
