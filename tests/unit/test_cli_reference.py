@@ -13,7 +13,7 @@ from bridge.web.server import build_web_app
 from tools.generate_reference import REFERENCE, command_names, generate
 
 ROOT = REFERENCE.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(REFERENCE.parent.glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(REFERENCE.parent.rglob("*.md"))]
 
 
 def test_the_reference_is_as_generated() -> None:
