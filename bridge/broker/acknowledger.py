@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
 from tracker import Position
 
 ACKNOWLEDGER_NAME = "__delay-bridge-operator"
@@ -35,15 +35,7 @@ async def acknowledge(
     """
     consumer_id = connection.register(_Consumer())
     request_id = connection.next_request_id()
-    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-    subscribe = command.subscribe
-    subscribe.topic = topic
-    subscribe.subscription = subscription
-    subscribe.subType = CommandSubscribe.Shared
-    subscribe.consumer_id = consumer_id
-    subscribe.request_id = request_id
-    subscribe.consumer_name = ACKNOWLEDGER_NAME
-    subscribe.force_topic_creation = False
+    command = commands.subscribe_shared(topic, subscription, consumer_id, request_id, ACKNOWLEDGER_NAME)
     try:
         await connection.request(command, request_id)
         for start in range(0, len(positions), limits.REPAIR_BATCH):
@@ -55,12 +47,7 @@ async def acknowledge(
 
 async def _ack(connection: BrokerConnection, consumer_id: int, positions: Sequence[Position]) -> None:
     request_id = connection.next_request_id()
-    command = BaseCommand(type=BaseCommand.ACK)
-    command.ack.consumer_id = consumer_id
-    command.ack.ack_type = CommandAck.Individual
-    command.ack.request_id = request_id
-    for ledger, entry in positions:
-        command.ack.message_id.add(ledgerId=ledger, entryId=entry)
+    command = commands.ack(consumer_id, positions, request_id)
     answer = (await connection.request(command, request_id, timeout_s=limits.ACK_TIMEOUT_S)).ackResponse
     if answer.HasField("error"):
         raise BrokerError(answer.message, answer.error)
@@ -68,9 +55,5 @@ async def _ack(connection: BrokerConnection, consumer_id: int, positions: Sequen
 
 def _close(connection: BrokerConnection, consumer_id: int) -> None:
     """Nobody waits for the answer."""
-    if connection.is_closed:
-        return
-    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-    command.close_consumer.consumer_id = consumer_id
-    command.close_consumer.request_id = connection.next_request_id()
-    connection.send(command)
+    if not connection.is_closed:
+        connection.send(commands.close_consumer(consumer_id, connection.next_request_id()))

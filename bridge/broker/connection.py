@@ -10,6 +10,7 @@ import structlog
 
 from bridge import limits
 from bridge.net.sliced_reads import SlicedReads
+from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry, stored_entry
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
@@ -19,9 +20,6 @@ from bridge.protocol.service_url import parse_service_url
 Spoken = TypeVar("Spoken", bound=asyncio.BaseProtocol)
 
 log = structlog.get_logger(__name__)
-
-CLIENT_VERSION = "pulsar-delay-bridge"
-PROTOCOL_VERSION = 20
 
 ANSWERS = {
     BaseCommand.SUCCESS: "success",
@@ -188,7 +186,7 @@ class BrokerConnection(SlicedReads):
         if kind in ANSWERS:
             self._answer(command)
         elif kind == BaseCommand.PING:
-            self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+            self.send(commands.pong())
         elif kind == BaseCommand.CONNECTED:
             self.max_message_size = command.connected.max_message_size
             if self.max_message_size:
@@ -231,7 +229,7 @@ class BrokerConnection(SlicedReads):
                 assert self._transport is not None
                 self._transport.abort()
                 return
-            self.send(BaseCommand(type=BaseCommand.PING, ping={}))
+            self.send(commands.ping())
             self._keep_alive = loop.call_later(limits.KEEP_ALIVE_INTERVAL_S, check)
 
         self._keep_alive = loop.call_later(limits.KEEP_ALIVE_INTERVAL_S, check)
@@ -246,17 +244,6 @@ def _fail(future: asyncio.Future[Any], reason: str) -> None:
 def describe(error: Exception) -> str:
     """The error in words; time-outs carry none of their own."""
     return str(error) or "timed out"
-
-
-def connect_command(auth_token: str | None) -> BaseCommand:
-    """The bridge's own CONNECT."""
-    command = BaseCommand(type=BaseCommand.CONNECT)
-    command.connect.client_version = CLIENT_VERSION
-    command.connect.protocol_version = PROTOCOL_VERSION
-    if auth_token is not None:
-        command.connect.auth_method_name = "token"
-        command.connect.auth_data = auth_token.encode()
-    return command
 
 
 async def reach(url: str, make: Callable[[], Spoken]) -> Spoken:
@@ -279,7 +266,7 @@ async def connect(url: str, auth_token: str | None = None) -> BrokerConnection:
     """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
     connection = await reach(url, lambda: BrokerConnection(url))
     try:
-        await connection.handshake(connect_command(auth_token))
+        await connection.handshake(commands.connect(auth_token))
     except BaseException as error:
         connection.close()
         if isinstance(error, TimeoutError):

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Callable
 
 from bridge.broker.connection import BrokerConnection
+from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.permits import Permits
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tracker import EARLIEST, Position
 
 READER_NAME_PREFIX = "__delay-bridge-reader-"
@@ -45,28 +45,13 @@ class EntryReader:
         if self.closed or self._connection.is_closed:
             return
         for grant in self._permits.top_up(permits):
-            command = BaseCommand(type=BaseCommand.FLOW)
-            command.flow.consumer_id = self.consumer_id
-            command.flow.messagePermits = grant
-            self._connection.send(command)
+            self._connection.send(commands.flow(self.consumer_id, grant))
 
     async def subscribe(self, topic: str) -> None:
         """Send SUBSCRIBE. Raises BrokerError."""
         request_id = self._connection.next_request_id()
-        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-        subscribe = command.subscribe
-        subscribe.topic = topic
-        subscribe.subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
-        subscribe.subType = CommandSubscribe.Exclusive
-        subscribe.consumer_id = self.consumer_id
-        subscribe.request_id = request_id
-        subscribe.durable = False
-        subscribe.force_topic_creation = False
-        # The start is inclusive. Starting at the last entry known, not behind it, keeps the broker from
-        # falling back to `initialPosition` when nothing newer is there yet.
-        subscribe.start_message_id.ledgerId = max(self._after.ledger, 0)
-        subscribe.start_message_id.entryId = max(self._after.entry, 0)
-        subscribe.initialPosition = CommandSubscribe.Latest
+        subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
+        command = commands.subscribe_reader(topic, subscription, self.consumer_id, request_id, self._after)
         try:
             await self._connection.request(command, request_id)
         except BaseException:  # also when nobody waits any more: the broker may have opened it, or be about to
@@ -76,9 +61,7 @@ class EntryReader:
     async def last_position(self) -> Position:
         """Where the topic ends now; before its first entry the entry is -1. Raises BrokerError."""
         request_id = self._connection.next_request_id()
-        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
-        command.getLastMessageId.consumer_id = self.consumer_id
-        command.getLastMessageId.request_id = request_id
+        command = commands.last_message_id(self.consumer_id, request_id)
         answer = (await self._connection.request(command, request_id)).getLastMessageIdResponse.last_message_id
         if answer.ledgerId >= 1 << 63:
             return EARLIEST
@@ -90,10 +73,7 @@ class EntryReader:
             return
         self._forget()
         if not self._connection.is_closed:
-            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-            command.close_consumer.consumer_id = self.consumer_id
-            command.close_consumer.request_id = self._connection.next_request_id()
-            self._connection.send(command)
+            self._connection.send(commands.close_consumer(self.consumer_id, self._connection.next_request_id()))
 
     def on_entries(self, entries: list[StoredEntry]) -> None:
         """From the connection."""

@@ -16,6 +16,7 @@ from bridge.gateway.producers import Relay
 from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE
 from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
 from bridge.gateway.upstream import Upstream
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.names import TopicName
@@ -237,19 +238,13 @@ class SessionConsumers:
         if len(self._cursor_requests) >= limits.MAX_PENDING_REQUESTS:
             self._cursor_requests.clear()
         self._cursor_requests[request_id] = answer
-        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
-        command.getLastMessageId.consumer_id = consumer_id
-        command.getLastMessageId.request_id = request_id
-        self.send(consumer_id, command)
+        self.send(consumer_id, commands.last_message_id(consumer_id, request_id))
 
     def close(self, consumer: TrackedConsumer, request_id: int) -> bool:
         """Close a tracked consumer in the broker; False when it is not (any more) this client's."""
         if self.tracked.get(consumer.consumer_id) is not consumer:
             return False
-        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-        command.close_consumer.consumer_id = consumer.consumer_id
-        command.close_consumer.request_id = request_id
-        self.send(consumer.consumer_id, command)
+        self.send(consumer.consumer_id, commands.close_consumer(consumer.consumer_id, request_id))
         self._drop(consumer.consumer_id)
         return True
 

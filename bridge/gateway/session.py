@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 import structlog
 
 from bridge import limits
-from bridge.broker.connection import PROTOCOL_VERSION, BrokerError
+from bridge.broker.connection import BrokerError
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
 from bridge.gateway.limited_log import LimitedLog
@@ -35,6 +35,7 @@ from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
 from bridge.gateway.upstreams import SessionUpstreams
 from bridge.net.sliced_reads import SlicedReads
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
@@ -46,7 +47,7 @@ from tracker import Position
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-_PING = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))
+_PING = encode_frame(commands.ping())
 
 
 class SessionHost(Protocol):
@@ -273,7 +274,7 @@ class ClientSession(SlicedReads):
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
         self._keep_alive.start()
-        connected.protocol_version = min(connected.protocol_version, PROTOCOL_VERSION)
+        connected.protocol_version = min(connected.protocol_version, commands.PROTOCOL_VERSION)
         if connected.HasField("feature_flags"):
             # A flag this gateway does not know of is one it does not serve.
             connected.feature_flags.DiscardUnknownFields()
@@ -347,10 +348,7 @@ class ClientSession(SlicedReads):
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
         if self._transport is not None and self._consumers.close(consumer, self._lookups.next_request_id()):
-            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-            command.close_consumer.consumer_id = consumer.consumer_id
-            command.close_consumer.request_id = BROKER_INITIATED
-            self.write_client(encode_frame(command))
+            self.write_client(encode_frame(commands.close_consumer(consumer.consumer_id, BROKER_INITIATED)))
 
     def end(self, reason: str, error: bool = False) -> None:
         """Close the client's connection; `connection_lost` does the rest. `error`: the client is to blame."""
@@ -444,11 +442,8 @@ class ClientSession(SlicedReads):
         try:
             await self._upstreams.open_first(self._host.service_url, connect)
         except BrokerError as error:
-            command = BaseCommand(type=BaseCommand.ERROR)
-            command.error.request_id = BROKER_INITIATED
-            command.error.error = ServerError.ServiceNotReady
-            command.error.message = str(error)
-            self.write_client(encode_frame(command))
+            refusal = commands.error(BROKER_INITIATED, ServerError.ServiceNotReady, str(error))
+            self.write_client(encode_frame(refusal))
             self.end(str(error))
 
 

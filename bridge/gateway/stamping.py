@@ -17,14 +17,9 @@ from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.upstream import Upstream
 from bridge.ledgers.cursor_history import PROPERTY, new_history
+from bridge.protocol import commands
 from bridge.protocol.frames import encode_frame
-from bridge.protocol.pulsar_pb2 import (
-    BaseCommand,
-    CommandAck,
-    CommandSubscribe,
-    MessageIdData,
-    ServerError,
-)
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +73,8 @@ async def stamp(
     """
     request_id = next_request_id()
     consumer_id = STAMP_CONSUMER_ID_BASE + request_id % STAMP_CONSUMER_ID_BASE
-    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-    command.subscribe.CopyFrom(subscribe)
-    command.subscribe.subType = CommandSubscribe.Exclusive
-    command.subscribe.consumer_id = consumer_id
-    command.subscribe.request_id = request_id
     try:
-        await requests.ask(upstream, command, request_id)
+        await requests.ask(upstream, commands.subscribe_alone(subscribe, consumer_id, request_id), request_id)
     except Unanswered as error:
         # Left open, it would keep everybody from subscribing for as long as this client is there.
         log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
@@ -95,7 +85,9 @@ async def stamp(
         return not (error.code == ServerError.ConsumerBusy and "different type" not in str(error))
     try:
         position = await _mark_delete_position(requests, upstream, consumer_id, next_request_id())
-        upstream.write(encode_frame(_marking(consumer_id, position)))
+        # An ack of what is acked: should the cursor be set anew meanwhile, the broker has closed this consumer first.
+        marking = commands.ack_up_to(consumer_id, position, {PROPERTY: new_history()})
+        upstream.write(encode_frame(marking))
     except BrokerError as error:
         log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
     # Not when cancelled: the client is gone then, and this consumer with its connection.
@@ -105,31 +97,17 @@ async def stamp(
 
 async def _mark_delete_position(
     requests: OwnRequests, upstream: Upstream, consumer_id: int, request_id: int
-) -> MessageIdData:
-    command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
-    command.getLastMessageId.consumer_id = consumer_id
-    command.getLastMessageId.request_id = request_id
+) -> tuple[int, int]:
+    command = commands.last_message_id(consumer_id, request_id)
     answer = (await requests.ask(upstream, command, request_id)).getLastMessageIdResponse
     if not answer.HasField("consumer_mark_delete_position"):
         raise BrokerError("the broker does not say where the cursor is")
-    return answer.consumer_mark_delete_position
-
-
-def _marking(consumer_id: int, position: MessageIdData) -> BaseCommand:
-    """An ack of what is acked: should the cursor be set anew meanwhile, the broker has closed this consumer first."""
-    command = BaseCommand(type=BaseCommand.ACK)
-    command.ack.consumer_id = consumer_id
-    command.ack.ack_type = CommandAck.Cumulative
-    command.ack.message_id.add(ledgerId=position.ledgerId, entryId=position.entryId)
-    command.ack.properties.add(key=PROPERTY, value=new_history())
-    return command
+    position = answer.consumer_mark_delete_position
+    return position.ledgerId, position.entryId
 
 
 async def _close(requests: OwnRequests, upstream: Upstream, consumer_id: int, request_id: int) -> None:
-    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-    command.close_consumer.consumer_id = consumer_id
-    command.close_consumer.request_id = request_id
     try:
-        await requests.ask(upstream, command, request_id)
+        await requests.ask(upstream, commands.close_consumer(consumer_id, request_id), request_id)
     except BrokerError as error:
         log.warning("consumer that marks a cursor may still be there", broker=upstream.url, reason=str(error))

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from bridge.protocol import commands
 from bridge.protocol.frames import MessageFramer
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
+from bridge.protocol.pulsar_pb2 import BaseCommand
 from tracker import Position
 
 
@@ -88,12 +89,7 @@ class TrackedConsumer:
 
     def acknowledge(self, positions: Iterable[tuple[int, int]]) -> None:
         """Acknowledge in the broker on the consumer's behalf, without asking for an answer."""
-        command = BaseCommand(type=BaseCommand.ACK)
-        command.ack.consumer_id = self.consumer_id
-        command.ack.ack_type = CommandAck.Individual
-        for ledger, entry in positions:
-            command.ack.message_id.add(ledgerId=ledger, entryId=entry)
-        self._writer.send_upstream(self.consumer_id, command)
+        self._writer.send_upstream(self.consumer_id, commands.ack(self.consumer_id, positions))
 
     def request_mark_delete(self, answer: Callable[[Position], None]) -> None:
         """Ask the broker where the subscription's cursor is; `answer` is not called when it does not say."""
@@ -103,10 +99,7 @@ class TrackedConsumer:
         """Let the broker dispatch to it, with the permits that it has left (0 or less: none)."""
         self.passed = True
         if permits > 0:
-            command = BaseCommand(type=BaseCommand.FLOW)
-            command.flow.consumer_id = self.consumer_id
-            command.flow.messagePermits = permits
-            self._writer.send_upstream(self.consumer_id, command)
+            self._writer.send_upstream(self.consumer_id, commands.flow(self.consumer_id, permits))
 
     def close(self) -> None:
         """Close it on both sides; the client looks the topic up and subscribes anew by itself."""

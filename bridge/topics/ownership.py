@@ -14,9 +14,9 @@ from bridge import limits
 from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe
 from tracker import Position
 
 
@@ -39,19 +39,10 @@ class Ownership:
     async def stand(self) -> None:
         """Become a candidate. Raises BrokerError."""
         request_id = self.connection.next_request_id()
-        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-        subscribe = command.subscribe
-        subscribe.topic = self.topic
-        subscribe.subscription = HIDDEN_SUBSCRIPTION
-        subscribe.subType = CommandSubscribe.Failover
-        subscribe.consumer_id = self._consumer_id
-        subscribe.request_id = request_id
-        subscribe.consumer_name = self._advertised_url
-        for key, value in self._metadata.items():
-            subscribe.metadata.add(key=key, value=value)
         # From the start of the topic: the broker is to keep what a bridge has not harvested yet.
-        subscribe.initialPosition = CommandSubscribe.Earliest
-        subscribe.force_topic_creation = False
+        command = commands.subscribe_failover(
+            self.topic, HIDDEN_SUBSCRIPTION, self._consumer_id, request_id, self._advertised_url, self._metadata
+        )
         await self.connection.request(command, request_id)
 
     async def elected(self, admin: AdminClient, on_known: Callable[[Candidates, bool], None]) -> None:
@@ -88,13 +79,7 @@ class Ownership:
         """Store the harvested position, which must be on disk, and `properties` in the broker's cursor."""
         if self.lost.done():
             return
-        command = BaseCommand(type=BaseCommand.ACK)
-        command.ack.consumer_id = self._consumer_id
-        command.ack.ack_type = CommandAck.Cumulative
-        command.ack.message_id.add(ledgerId=harvested_position.ledger, entryId=harvested_position.entry)
-        for name, value in properties.items():
-            command.ack.properties.add(key=name, value=value)
-        self.connection.send(command)
+        self.connection.send(commands.ack_up_to(self._consumer_id, harvested_position, properties))
 
     async def resign(self, *, unsubscribe: bool = False) -> None:
         """Give the topic partition up, and with `unsubscribe` its cursor; errors do not matter any more."""
@@ -104,15 +89,8 @@ class Ownership:
         self.connection.unregister(self._consumer_id)
         self._lose("resigned")
         request_id = self.connection.next_request_id()
-        command = BaseCommand()
-        if unsubscribe:
-            command.type = BaseCommand.UNSUBSCRIBE
-            command.unsubscribe.consumer_id = self._consumer_id
-            command.unsubscribe.request_id = request_id
-        else:
-            command.type = BaseCommand.CLOSE_CONSUMER
-            command.close_consumer.consumer_id = self._consumer_id
-            command.close_consumer.request_id = request_id
+        leave = commands.unsubscribe if unsubscribe else commands.close_consumer
+        command = leave(self._consumer_id, request_id)
         with contextlib.suppress(BrokerError):
             if lost and not unsubscribe:
                 # Deposed, or in trouble: the consumer is still a candidate, and would be elected without knowing of it.

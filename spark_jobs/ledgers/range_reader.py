@@ -8,10 +8,11 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
+from bridge.protocol import commands
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import Frame, entry_metadata
 from bridge.protocol.permits import Permits
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageMetadata
+from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
 from spark_jobs.ledgers.access import Access
@@ -74,7 +75,9 @@ def _read_on(access: Access, topic: str, after: Position, last: Position) -> Gen
     """Yield what one reader gives behind a position; an empty list when there is nothing left. Raises NotYet."""
     subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
     with connect_to_owner(access, topic) as connection:
-        _subscribe(connection, topic, subscription, after)
+        request_id = connection.next_request_id()
+        # What lies before comes too, as the start is inclusive, and is dropped.
+        connection.request(commands.subscribe_reader(topic, subscription, _CONSUMER_ID, request_id, after), request_id)
         permits = Permits()
         _grant(connection, permits.top_up(limits.READ_PERMITS))
         while True:
@@ -105,31 +108,9 @@ def _is_past(access: Access, topic: str, subscription: str, last: Position) -> b
     return read is not None and read > last
 
 
-def _subscribe(connection: Connection, topic: str, subscription: str, after: Position) -> None:
-    """Open an Exclusive, non-durable reader: a Shared one would be given delayed entries when they are due."""
-    request_id = connection.next_request_id()
-    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-    subscribe = command.subscribe
-    subscribe.topic = topic
-    subscribe.subscription = subscription
-    subscribe.subType = CommandSubscribe.Exclusive
-    subscribe.consumer_id = _CONSUMER_ID
-    subscribe.request_id = request_id
-    subscribe.durable = False
-    subscribe.force_topic_creation = False
-    # The start is inclusive: the entry before is dropped when it comes.
-    subscribe.start_message_id.ledgerId = max(after.ledger, 0)
-    subscribe.start_message_id.entryId = max(after.entry, 0)
-    subscribe.initialPosition = CommandSubscribe.Latest
-    connection.request(command, request_id)
-
-
 def _grant(connection: Connection, grants: list[int]) -> None:
     for permits in grants:
-        command = BaseCommand(type=BaseCommand.FLOW)
-        command.flow.consumer_id = _CONSUMER_ID
-        command.flow.messagePermits = permits
-        connection.send(command)
+        connection.send(commands.flow(_CONSUMER_ID, permits))
 
 
 def _entry(frame: Frame) -> LedgerEntry:
