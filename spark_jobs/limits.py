@@ -26,7 +26,6 @@ GIVE_UP_S: Final = 120.0
 """Without any progress for so long, a range fails; Spark then tries the task again."""
 RETRY_S: Final = 0.5
 """Pause before a connection or a reader is opened again."""
-MAX_LOOKUP_REDIRECTS: Final = 20
 
 assert SPLIT_ENTRIES % 512 == 0
 

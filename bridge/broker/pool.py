@@ -2,9 +2,9 @@
 
 import asyncio
 
-from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError, connect
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
+from bridge.protocol import commands
+from bridge.protocol.lookup import Ask, Found, Refused, next_step
 
 
 class BrokerPool:
@@ -24,7 +24,7 @@ class BrokerPool:
 
     async def connection(self, url: str | None = None) -> BrokerConnection:
         """The connection to `url` (default: the service URL). Raises BrokerError."""
-        url = url or self.service_url
+        url = self.service_url if url is None else url
         async with self._locks.setdefault(url, asyncio.Lock()):
             connection = self._connections.get(url)
             if connection is None or connection.is_closed:
@@ -33,21 +33,15 @@ class BrokerPool:
 
     async def for_topic(self, topic: str) -> BrokerConnection:
         """The connection to the broker that owns `topic`; makes a broker own it. Raises BrokerError."""
-        url, authoritative = self.service_url, False
-        for _ in range(limits.MAX_LOOKUP_REDIRECTS):
-            connection = await self.connection(url)
-            answer = await _lookup(connection, topic, authoritative)
-            if answer.response == CommandLookupTopicResponse.Failed:
-                raise BrokerError(answer.message, answer.error)
-            if answer.proxy_through_service_url:
-                return connection
-            url = answer.brokerServiceUrl or answer.brokerServiceUrlTls
-            authoritative = answer.authoritative
-            if answer.response == CommandLookupTopicResponse.Connect:
-                return await self.connection(url)
-        raise BrokerError(
-            f"lookup of {topic} was redirected {limits.MAX_LOOKUP_REDIRECTS} times", ServerError.ServiceNotReady
-        )
+        step: Ask | Found | Refused = Ask(self.service_url)
+        while isinstance(step, Ask):
+            connection = await self.connection(step.url)
+            request_id = connection.next_request_id()
+            answer = await connection.request(commands.lookup(topic, request_id, step.authoritative), request_id)
+            step = next_step(step, answer.lookupTopicResponse, topic)
+        if isinstance(step, Refused):
+            raise BrokerError(step.message, step.code)
+        return await self.connection(step.url)
 
     async def close(self) -> None:
         """Close every connection and wait for each to be gone."""
@@ -56,12 +50,3 @@ class BrokerPool:
         for connection in self._connections.values():
             await connection.closed
         self._connections.clear()
-
-
-async def _lookup(connection: BrokerConnection, topic: str, authoritative: bool) -> CommandLookupTopicResponse:
-    request_id = connection.next_request_id()
-    command = BaseCommand(type=BaseCommand.LOOKUP)
-    command.lookupTopic.topic = topic
-    command.lookupTopic.request_id = request_id
-    command.lookupTopic.authoritative = authoritative
-    return (await connection.request(command, request_id)).lookupTopicResponse

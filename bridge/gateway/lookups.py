@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.upstream import Upstream
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import encode_frame
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopic, CommandLookupTopicResponse, ServerError
+from bridge.protocol.lookup import Ask, Found, Refused, next_step
+from bridge.protocol.pulsar_pb2 import CommandLookupTopic, CommandLookupTopicResponse, ServerError
 
 MAX_REMEMBERED_TOPICS = 100_000
 
@@ -42,34 +44,24 @@ class Lookups:
             future.set_result(response)
         return True
 
-    async def resolve(self, request: CommandLookupTopic) -> CommandLookupTopicResponse:
-        """Ask the brokers as the client would, follow redirects, remember the owner.
-
-        The result is a `Connect` naming the broker, or the broker's refusal. Raises BrokerError.
-        """
-        url, authoritative = self._service_url, request.authoritative
-        for _ in range(limits.MAX_LOOKUP_REDIRECTS):
-            answer = await self._ask(await self._connect(url), request, authoritative)
-            if answer.response == CommandLookupTopicResponse.Failed:
-                return answer
-            if not answer.proxy_through_service_url:
-                url = answer.brokerServiceUrl or answer.brokerServiceUrlTls
-            if answer.response == CommandLookupTopicResponse.Connect:
-                self._remember(request.topic, url)
-                return answer
-            authoritative = answer.authoritative
-        raise BrokerError(
-            f"lookup of {request.topic} was redirected {limits.MAX_LOOKUP_REDIRECTS} times", ServerError.ServiceNotReady
-        )
+    async def resolve(self, request: CommandLookupTopic) -> Found | Refused:
+        """Ask the brokers as the client would, follow redirects, remember the owner. Raises BrokerError."""
+        step: Ask | Found | Refused = Ask(self._service_url, request.authoritative)
+        while isinstance(step, Ask):
+            answer = await self._ask(await self._connect(step.url), request, step.authoritative)
+            step = next_step(step, answer, request.topic)
+        if isinstance(step, Found):
+            self._remember(request.topic, step.url)
+        return step
 
     async def upstream_of(self, topic: str) -> Upstream:
         """The connection to the broker of `topic`, looked up when this client has not done so. Raises BrokerError."""
         url = self._brokers.get(topic)
         if url is None:
-            answer = await self.resolve(CommandLookupTopic(topic=topic, request_id=0))
-            if answer.response == CommandLookupTopicResponse.Failed:
-                raise BrokerError(answer.message, answer.error)
-            url = self._brokers[topic]
+            found = await self.resolve(CommandLookupTopic(topic=topic, request_id=0))
+            if isinstance(found, Refused):
+                raise BrokerError(found.message, found.code)
+            url = found.url
         return await self._connect(url)
 
     def _remember(self, topic: str, url: str) -> None:
@@ -82,13 +74,10 @@ class Lookups:
     ) -> CommandLookupTopicResponse:
         if len(self._waiting) >= limits.MAX_PENDING_REQUESTS:
             raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} lookups at once")
-        command = BaseCommand(type=BaseCommand.LOOKUP)
-        command.lookupTopic.CopyFrom(request)
-        command.lookupTopic.request_id = request_id = self.next_request_id()
-        command.lookupTopic.authoritative = authoritative
+        request_id = self.next_request_id()
         future: asyncio.Future[CommandLookupTopicResponse] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
-        upstream.write(encode_frame(command))
+        upstream.write(encode_frame(commands.lookup_for(request, request_id, authoritative)))
         try:
             async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
                 return await future
@@ -96,18 +85,3 @@ class Lookups:
             raise BrokerError(f"{upstream.url} did not answer a lookup", ServerError.ServiceNotReady) from None
         finally:
             self._waiting.pop(request_id, None)
-
-
-def lookup_answer(request: CommandLookupTopic, answer: CommandLookupTopicResponse, advertised_url: str) -> BaseCommand:
-    """The client's LOOKUP_RESPONSE: the bridge's address in place of the broker's, or the broker's refusal."""
-    command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
-    response = command.lookupTopicResponse
-    response.request_id = request.request_id
-    response.response = answer.response
-    if answer.response == CommandLookupTopicResponse.Failed:
-        response.error, response.message = answer.error, answer.message
-        return command
-    response.authoritative = answer.authoritative
-    response.brokerServiceUrl = advertised_url
-    response.proxy_through_service_url = False
-    return command

@@ -9,15 +9,17 @@ from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
 from bridge.gateway.consumers import SessionConsumers, TrackedTopics
-from bridge.gateway.lookups import Lookups, lookup_answer
+from bridge.gateway.lookups import Lookups
 from bridge.gateway.producers import SessionProducers
 from bridge.gateway.requests import RequestsInFlight
 from bridge.gateway.stamping import OwnRequests, stamp
 from bridge.gateway.upstream import Upstream
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.lookup import Refused
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, ServerError
+from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 
 
 class Opener(Protocol):
@@ -63,11 +65,15 @@ class Openings:
         request = frame.command().lookupTopic
 
         async def answer() -> None:
-            answer = await self._lookups.resolve(request)
-            refused = answer.response == CommandLookupTopicResponse.Failed
-            owner = "" if refused else await self._topics.owner_url(request.topic)
-            self._requests.done(request.request_id)
-            self._session.write_client(encode_frame(lookup_answer(request, answer, owner)))
+            request_id = request.request_id
+            found = await self._lookups.resolve(request)
+            if isinstance(found, Refused):
+                command = commands.lookup_failed(request_id, found.code, found.message)
+            else:
+                owner = await self._topics.owner_url(request.topic)
+                command = commands.lookup_connect(request_id, owner, found.authoritative)
+            self._requests.done(request_id)
+            self._session.write_client(encode_frame(command))
 
         self._spawn(request.request_id, answer())
 
@@ -145,9 +151,6 @@ class Openings:
 
     def _refuse(self, request_id: int, error: BrokerError) -> None:
         self._requests.done(request_id)
-        command = BaseCommand(type=BaseCommand.ERROR)
-        command.error.request_id = request_id
-        command.error.error = error.code or ServerError.ServiceNotReady
-        command.error.message = str(error)
-        self._session.note_refusal(request_id, ServerError.Name(command.error.error), str(error))
-        self._session.write_client(encode_frame(command))
+        code = error.code or ServerError.ServiceNotReady
+        self._session.note_refusal(request_id, ServerError.Name(code), str(error))
+        self._session.write_client(encode_frame(commands.error(request_id, code, str(error))))

@@ -6,14 +6,15 @@ import itertools
 import socket
 from collections import deque
 
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
+from bridge.protocol.lookup import Ask, Found, Refused, next_step
+from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
 from spark_jobs.ledgers.access import Access, service_address
 
-_PROTOCOL_VERSION = 20
 _FATAL = {
     ServerError.AuthenticationError,
     ServerError.AuthorizationError,
@@ -111,16 +112,7 @@ class Connection:
                     return answer
 
     def _handshake(self, access: Access, proxy_to: str | None) -> None:
-        command = BaseCommand(type=BaseCommand.CONNECT)
-        command.connect.client_version = "pulsar-delay-bridge"
-        command.connect.protocol_version = _PROTOCOL_VERSION
-        token = access.auth_token()
-        if token is not None:
-            command.connect.auth_method_name = "token"
-            command.connect.auth_data = token.encode()
-        if proxy_to is not None:
-            command.connect.proxy_to_broker_url = proxy_to
-        self.send(command)
+        self.send(commands.connect(access.auth_token(), proxy_to))
         self._fill(limits.CONNECT_TIMEOUT_S)
         if not self._frames:
             raise NotYet(f"{self.url} did not answer CONNECT")
@@ -150,33 +142,19 @@ class Connection:
                 raise LedgerReadError(f"{self.url} broke the protocol: {error}") from error
             for frame in frames:
                 if frame.type == BaseCommand.PING:
-                    self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+                    self.send(commands.pong())
                 elif frame.type != BaseCommand.PONG:
                     self._frames.append(frame)
 
 
 def connect_to_owner(access: Access, topic: str) -> Connection:
     """Return a connection to the broker that owns a topic partition; makes a broker own it."""
-    url, authoritative = access.service_url, False
-    for _ in range(limits.MAX_LOOKUP_REDIRECTS):
-        with Connection(access, url) as connection:
-            answer = _lookup(connection, topic, authoritative)
-        if answer.response == CommandLookupTopicResponse.Failed:
-            raise refused(topic, answer.error, answer.message)
-        secure = access.service_url.startswith("pulsar+ssl:")
-        url = (answer.brokerServiceUrlTls if secure else answer.brokerServiceUrl) or answer.brokerServiceUrl
-        authoritative = answer.authoritative
-        if answer.response == CommandLookupTopicResponse.Connect:
-            if answer.proxy_through_service_url:
-                return Connection(access, access.service_url, url.split("://", 1)[-1])
-            return Connection(access, url)
-    raise NotYet(f"lookup of {topic} was redirected {limits.MAX_LOOKUP_REDIRECTS} times")
-
-
-def _lookup(connection: Connection, topic: str, authoritative: bool) -> CommandLookupTopicResponse:
-    request_id = connection.next_request_id()
-    command = BaseCommand(type=BaseCommand.LOOKUP)
-    command.lookupTopic.topic = topic
-    command.lookupTopic.request_id = request_id
-    command.lookupTopic.authoritative = authoritative
-    return connection.request(command, request_id).lookupTopicResponse
+    step: Ask | Found | Refused = Ask(access.service_url)
+    while isinstance(step, Ask):
+        with Connection(access, step.url) as connection:
+            request_id = connection.next_request_id()
+            answer = connection.request(commands.lookup(topic, request_id, step.authoritative), request_id)
+        step = next_step(step, answer.lookupTopicResponse, topic)
+    if isinstance(step, Refused):
+        raise refused(topic, step.code, step.message)
+    return Connection(access, step.url, step.behind and step.behind.split("://", 1)[-1])

@@ -165,6 +165,17 @@ def test_spark_jobs_know_only_what_is_pure() -> None:
     assert not strangers
 
 
+def test_commands_are_built_in_one_place() -> None:
+    builders = {
+        str(file.relative_to(ROOT))
+        for package in PACKAGES
+        for file in modules(package)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "BaseCommand"
+    }
+    assert builders == {"bridge/protocol/commands.py"}
+
+
 # -- docs/architecture.md
 
 

@@ -7,12 +7,13 @@ import pytest
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
+from bridge.broker.pool import BrokerPool
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
-from bridge.gateway.lookups import Lookups, lookup_answer
+from bridge.gateway.lookups import Lookups
 from bridge.gateway.upstream import Upstream
 from bridge.protocol.frames import FrameDecoder
+from bridge.protocol.lookup import REDIRECTS_MAX, Ask, Found, Refused, next_step
 from bridge.protocol.pulsar_pb2 import (
-    BaseCommand,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandSubscribe,
@@ -24,7 +25,7 @@ Redirect = CommandLookupTopicResponse.Redirect
 Failed = CommandLookupTopicResponse.Failed
 
 FIRST = "pulsar://first:6650"
-BRIDGE = "pulsar://bridge:6650"
+FIRST_TLS = "pulsar+ssl://first:6651"
 TOPIC = "persistent://public/default/t"
 
 
@@ -80,7 +81,7 @@ def request(**fields: object) -> CommandLookupTopic:
 
 async def test_the_owner_is_remembered() -> None:
     brokers = Brokers(first=[answer(Connect, "owner")], owner=[])
-    assert (await brokers.lookups.resolve(request())).response == Connect
+    assert await brokers.lookups.resolve(request()) == Found("pulsar://owner:6650")
     assert (await brokers.lookups.upstream_of(TOPIC)).url == "pulsar://owner:6650"
     assert len(brokers.asked) == 1
 
@@ -111,7 +112,7 @@ async def test_a_broker_that_wants_to_be_asked_through_its_service_url() -> None
 async def test_refusals_are_given_back_and_not_remembered() -> None:
     refusal = answer(Failed, error=ServerError.AuthorizationError, message="not yours")
     brokers = Brokers(first=[refusal, refusal, answer(Connect, "owner")], owner=[])
-    assert (await brokers.lookups.resolve(request())).message == "not yours"
+    assert await brokers.lookups.resolve(request()) == Refused(ServerError.AuthorizationError, "not yours")
     with pytest.raises(BrokerError, match="not yours") as caught:
         await brokers.lookups.upstream_of(TOPIC)
     assert caught.value.code == ServerError.AuthorizationError
@@ -120,9 +121,13 @@ async def test_refusals_are_given_back_and_not_remembered() -> None:
 
 async def test_endless_redirects() -> None:
     brokers = Brokers(first=[answer(Redirect, "first")])
-    with pytest.raises(BrokerError, match=str(limits.MAX_LOOKUP_REDIRECTS)):
-        await brokers.lookups.resolve(request())
-    assert len(brokers.asked) == limits.MAX_LOOKUP_REDIRECTS
+    refused = await brokers.lookups.resolve(request())
+    assert isinstance(refused, Refused)
+    assert refused.code == ServerError.ServiceNotReady
+    assert str(REDIRECTS_MAX) in refused.message
+    assert len(brokers.asked) == REDIRECTS_MAX
+    with pytest.raises(BrokerError, match="redirected"):
+        await brokers.lookups.upstream_of(TOPIC)
 
 
 async def test_a_redirect_to_nowhere() -> None:
@@ -154,26 +159,33 @@ async def test_request_ids_are_not_the_clients() -> None:
     assert min(ids) > limits.GATEWAY_REQUEST_ID_BASE
 
 
-# -- what the client is told
+# -- what to do about an answer
 
 
-def test_the_client_is_told_the_bridges_address_only() -> None:
-    found = answer(Connect, "owner", authoritative=True, proxy_through_service_url=True)
-    found.brokerServiceUrlTls = "pulsar+ssl://owner:6651"
-    command = lookup_answer(request(), found, BRIDGE)
-    response = command.lookupTopicResponse
-    assert command.type == BaseCommand.LOOKUP_RESPONSE
-    assert (response.request_id, response.brokerServiceUrl, response.response) == (7, BRIDGE, Connect)
-    assert not response.brokerServiceUrlTls
-    assert not response.proxy_through_service_url
-    assert b"owner" not in command.SerializeToString()
+@pytest.mark.parametrize(("asked", "taken"), [(FIRST, "pulsar://owner:6650"), (FIRST_TLS, "pulsar+ssl://owner:6651")])
+@pytest.mark.parametrize("kind", [Connect, Redirect])
+def test_tls_is_kept_to(kind: "CommandLookupTopicResponse.LookupType", asked: str, taken: str) -> None:
+    step = next_step(Ask(asked), answer(kind, "owner", brokerServiceUrlTls="pulsar+ssl://owner:6651"), TOPIC)
+    assert isinstance(step, Found | Ask)
+    assert step.url == taken
 
 
-def test_the_client_is_told_why_it_was_refused() -> None:
-    command = lookup_answer(request(), answer(Failed, error=ServerError.TopicNotFound, message="no"), BRIDGE)
-    response = command.lookupTopicResponse
-    assert (response.response, response.error, response.message) == (Failed, ServerError.TopicNotFound, "no")
-    assert not response.brokerServiceUrl
+def test_a_broker_with_one_of_the_two_urls() -> None:
+    assert next_step(Ask(FIRST_TLS), answer(Connect, "owner"), TOPIC) == Found("pulsar://owner:6650")
+    only_tls = answer(Connect, brokerServiceUrlTls="pulsar+ssl://owner:6651")
+    assert next_step(Ask(FIRST), only_tls, TOPIC) == Found("pulsar+ssl://owner:6651")
+
+
+def test_an_owner_behind_a_proxy() -> None:
+    answered = answer(Connect, "owner", proxy_through_service_url=True, authoritative=True)
+    assert next_step(Ask(FIRST), answered, TOPIC) == Found(FIRST, "pulsar://owner:6650", authoritative=True)
+
+
+async def test_a_broker_that_names_nobody() -> None:
+    """The service URL is no stand-in for it."""
+    assert next_step(Ask(FIRST), answer(Connect), TOPIC) == Found("")
+    with pytest.raises(BrokerError, match="not a service URL: ''"):
+        await BrokerPool(FIRST).connection("")
 
 
 # -- what is taken over
