@@ -38,8 +38,8 @@ CLOSE_TIMEOUT_S: Final = 5.0
 """A closing connection whose peer does not read is cut after this."""
 MAX_CLIENT_CONNECTIONS: Final = 10_000
 MAX_BROKERS_PER_SESSION: Final = 64
-MAX_LOOKUP_REDIRECTS: Final = 20
-"""As the official clients' `maxLookupRedirects`."""
+HTTP_REDIRECTS_MAX: Final = 20
+"""Followed for one question to the broker's admin interface, as for lookups."""
 MAX_PENDING_REQUESTS: Final = 50_000
 """Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
 GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
@@ -229,7 +229,6 @@ ACCESS_ANSWERS_MAX: Final = 50_000
 ACCESS_QUESTIONS_AT_ONCE: Final = 16
 """Asked of the broker at the same time for all callers together."""
 ACCESS_TIMEOUT_S: Final = 5.0
-ACCESS_REDIRECTS_MAX: Final = 5
 WEB_SESSIONS_MAX: Final = 1_000
 """Browsers that are logged in; the one that came first is logged out first."""
 WEB_SESSION_LASTS_S: Final = 12 * 3_600.0

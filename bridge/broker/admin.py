@@ -19,6 +19,7 @@ from bridge import limits
 from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import describe
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
+from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
 from tracker import Position
 
@@ -50,7 +51,6 @@ class TopicStats:
 
 
 _FORBIDDEN = 403
-_REDIRECTS = (301, 302, 307, 308)
 
 
 class AdminClient:
@@ -176,23 +176,17 @@ class AdminClient:
             raise AdminError(f"{method} {path}: {error}") from error
 
     async def _call_text(self, method: str, path: str, body: object = None) -> str:
-        """Follow redirects here: the library would leave the token out on its way to another broker."""
         url = URL(self._web_url + path, encoded=True)
+        sent_s = time.time()
         try:
-            for _ in range(limits.MAX_LOOKUP_REDIRECTS):
-                sent_s = time.time()
-                async with self._session.request(method, url, json=body, allow_redirects=False) as response:
-                    if response.status in _REDIRECTS:
-                        url = url.join(URL(response.headers.get("Location", ""), encoded=True))
-                        continue
-                    self._compare_clocks(response.headers.get("Date"), sent_s)
-                    text = await response.text()
-                    if response.status not in (200, 204):
-                        raise AdminError(f"{method} {path}: {response.status} {text[:200]}", response.status)
-                    return text
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            async with request_with_redirects(self._session, method, url, json=body) as response:
+                self._compare_clocks(response.headers.get("Date"), sent_s)
+                text = await response.text()
+        except (aiohttp.ClientError, RedirectedTooOften, TimeoutError, ValueError) as error:
             raise AdminError(f"{method} {path}: {describe(error)}") from error
-        raise AdminError(f"{method} {path}: redirected {limits.MAX_LOOKUP_REDIRECTS} times")
+        if response.status not in (200, 204):
+            raise AdminError(f"{method} {path}: {response.status} {text[:200]}", response.status)
+        return text
 
     def _compare_clocks(self, date: str | None, sent_s: float) -> None:
         """The header tells whole seconds, cut off, of some moment between the request and now."""

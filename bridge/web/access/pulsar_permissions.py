@@ -18,11 +18,11 @@ from yarl import URL
 
 from bridge import limits
 from bridge.broker.connection import describe
+from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
 
 _ALLOWED = (200, 204)
 _REFUSED = (401, 403, 404)
-_REDIRECTS = (301, 302, 307, 308)
 
 
 class BrokerSilent(Exception):
@@ -106,29 +106,25 @@ class PulsarPermissions:
             self._answers.popitem(last=False)
 
     async def _ask(self, token: str, path: str) -> bool:
-        """Ask the broker. Redirects are followed here: the library would leave the token out on its way to another
-        broker.
-        """
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=limits.ACCESS_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         url = URL(f"{self._web_url}/admin/v2/{path}", encoded=True)
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            for _ in range(limits.ACCESS_REDIRECTS_MAX):
-                async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
-                    if answer.status in _ALLOWED:
-                        return True
-                    if answer.status in _REFUSED:
-                        return False
-                    if answer.status not in _REDIRECTS:
-                        raise BrokerSilent(f"the broker did not say whether this is allowed: {answer.status}")
-                    url = url.join(URL(answer.headers.get("Location", ""), encoded=True))
+            async with request_with_redirects(self._session, "GET", url, headers=headers) as answer:
+                status = answer.status
+        except RedirectedTooOften:
+            raise BrokerSilent("the broker redirects without end") from None
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             # Without the library's words for what is wrong with a header: they hold the header.
             reason = type(error).__name__ if isinstance(error, ValueError) else describe(error)
             raise BrokerSilent(f"cannot ask the broker whether this is allowed: {reason}") from None
-        raise BrokerSilent("the broker redirects without end")
+        if status in _ALLOWED:
+            return True
+        if status in _REFUSED:
+            return False
+        raise BrokerSilent(f"the broker did not say whether this is allowed: {status}")
 
 
 def token_key(token: str) -> bytes:
