@@ -16,7 +16,6 @@ from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionVie
 from tracker.position import EARLIEST
 from tracker.search import Query, Standing
 from tracker.store import database as database_module
-from tracker.store import store as store_module
 
 TOPIC = "persistent://public/default/model"
 WIDTH_MS = 100
@@ -42,8 +41,7 @@ family_options = database_module.family_options
 
 
 def patch_family_options(options: Any) -> None:
-    for module in (database_module, store_module):
-        setattr(module, "family_options", options)  # noqa: B010
+    database_module.family_options = options
 
 
 class ViewModel:

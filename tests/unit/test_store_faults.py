@@ -22,7 +22,7 @@ from bridge import limits as bridge_limits
 from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
-from tracker.store import store as store_module
+from tracker.store import database as database_module
 
 if TYPE_CHECKING:
     from bridge.topics.tracked_topic import TrackedTopic
@@ -341,7 +341,7 @@ def test_reads_say_so_when_nothing_can_be_opened(
         raise OSError("input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "open_database", fail)
+        patch.setattr(database_module, "open_database", fail)
         with pytest.raises(StoreError, match="input/output error"):
             faulty.recover()
         family = faulty.open_topic(TOPIC)

@@ -10,10 +10,13 @@ from rocksdict import (
     AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
+    Cache,
     DBCompressionType,
     DBRecoveryMode,
+    IngestExternalFileOptions,
     Options,
     Rdict,
+    WriteBatch,
 )
 
 from tracker import limits
@@ -57,6 +60,39 @@ class TopicFamily:
     def close(self, reason: str) -> None:
         """Let go of the handles: RocksDB keeps its lock while any is alive."""
         self.reader, self.handle = NotOpen(reason), None
+
+
+class RocksEngine:
+    """See `Engine`."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is opened yet."""
+        self._path = path
+        self._cache = Cache(limits.BLOCK_CACHE_BYTES)
+
+    def families(self) -> list[str]:
+        """Return the names of the column families on disk."""
+        names: list[str] = Rdict.list_cf(str(self._path))
+        return names
+
+    def open(self, notes: DamageNotes, *, writable: bool | None = None) -> Any:
+        """Open the database; where `writable` is None it may be nothing yet."""
+        access = {None: None, True: AccessType.read_write(), False: AccessType.read_only(False)}[writable]
+        return open_database(self._path, self._cache, notes, access)
+
+    def create_family(self, database: Any, name: str) -> None:
+        """Make a column family, durably."""
+        database.create_column_family(name, family_options(self._cache))
+
+    def new_batch(self) -> Any:
+        """Return an empty write batch."""
+        return WriteBatch(raw_mode=True)
+
+    def ingest(self, reader: Any, files: list[str]) -> None:
+        """Move table files into a column family, durably and all or none."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        reader.ingest_external_file(files, options)
 
 
 def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None) -> Any:

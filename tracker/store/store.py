@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
-from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, WriteBatch
 
 from tracker import limits
 from tracker.errors import DataDirectoryLocked, StoreError, UnsupportedFormat
 from tracker.store.damage_notes import DamageNotes
-from tracker.store.database import NotOpen, TopicFamily, family_options, open_database
+from tracker.store.database import NotOpen, RocksEngine, TopicFamily
+from tracker.store.engine import Engine
 from tracker.store.private_files import keep_private
 
 DATA_FORMAT = 2
@@ -31,6 +31,13 @@ _DATABASE_NAME = "CURRENT"
 _PROBE_NAME = "bridge.probe"
 
 
+class Lock(Protocol):
+    """Held as long as the store is open."""
+
+    def release(self) -> object:
+        """Give it up."""
+
+
 class Store:
     """An open data directory. Not for several threads, but for `sync`, `probe` and `reclaim`, safe beside the rest.
 
@@ -41,20 +48,19 @@ class Store:
     def __init__(
         self,
         path: Path,
-        lock: FileLock,
-        database: Any,
-        cache: Any,
+        lock: Lock,
+        engine: Engine,
         notes: DamageNotes,
         at_boundary: Callable[[str], None] | None = None,
     ) -> None:
-        """Use `Store.open`."""
+        """Open the database of a directory whose lock is held; `Store.open` does it all."""
         self.path = path
         self.failure: str | None = None
         self.exposed: str | None = None
         """Why others may look into the data directory; None when they cannot."""
         self._lock = lock
-        self._database = database
-        self._cache = cache
+        self._engine = engine
+        self._database = engine.open(notes)
         self._at_boundary = at_boundary
         self._families: dict[str, TopicFamily] = {}
         self._notes = notes
@@ -82,10 +88,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot lock the data directory {path}: {error}") from error
         try:
-            cache = Cache(limits.BLOCK_CACHE_BYTES)
-            notes = DamageNotes(path)
-            database = open_database(path, cache, notes)
-            store = cls(path, lock, database, cache, notes, at_boundary)
+            store = cls(path, lock, RocksEngine(path), DamageNotes(path), at_boundary)
             store.exposed = exposed
         except Exception as error:
             lock.release()
@@ -120,9 +123,7 @@ class Store:
         if known is not None:
             return known
         if name not in self._stored_families():
-            self._change_at_once(
-                "create", lambda: self._database.create_column_family(name, family_options(self._cache))
-            )
+            self._change_at_once("create", lambda: self._engine.create_family(self._database, name))
         family = TopicFamily(None, None)
         try:
             self._attach(name, family)
@@ -173,7 +174,7 @@ class Store:
 
     def new_batch(self) -> Any:
         """Return an empty write batch: `put(key, value[, handle])`, `delete`, `delete_range`."""
-        return WriteBatch(raw_mode=True)
+        return self._engine.new_batch()
 
     def write(self, batch: Any) -> None:
         """Apply a batch atomically; it survives a crash of this process, and one of the machine after `sync`."""
@@ -190,9 +191,7 @@ class Store:
         The files are to be on the file system of the data directory: then they are linked, which takes 2 ms.
         """
         reader, paths = family.reader, [str(file) for file in files]
-        options = IngestExternalFileOptions()
-        options.set_move_files(True)
-        self._change_at_once("ingest", lambda: reader.ingest_external_file(paths, options))
+        self._change_at_once("ingest", lambda: self._engine.ingest(reader, paths))
 
     def reclaim(self, family: TopicFamily, end: bytes) -> None:
         """Give back the disk space of what was deleted before a key. Blocks on the disk: call it from a thread.
@@ -258,10 +257,10 @@ class Store:
             self.failure = self.failure or "the database is being opened anew"
             self._end_reclaiming()
             try:
-                self._open_anew(AccessType.read_write())
+                self._open_anew(writable=True)
             except Exception as error:
                 with contextlib.suppress(Exception):
-                    self._open_anew(AccessType.read_only(False))
+                    self._open_anew(writable=False)
                 raise StoreError(f"cannot open the data directory {self.path} anew: {error}") from error
         self.failure = None
         try:
@@ -333,12 +332,12 @@ class Store:
             self._fail(reason)
             raise StoreError(f"{self.path}: {reason}") from error
 
-    def _open_anew(self, access: Any) -> None:
+    def _open_anew(self, *, writable: bool) -> None:
         database = self._let_go(f"the data directory {self.path} could not be opened anew")
         with contextlib.suppress(Exception):  # it says again what has failed, and is closed all the same
             database.close()
         del database
-        self._database = open_database(self.path, self._cache, self._notes, access)
+        self._database = self._engine.open(self._notes, writable=writable)
         for name, family in self._families.items():
             self._attach(name, family)
 
@@ -355,10 +354,9 @@ class Store:
     def _stored_families(self) -> list[str]:
         self._require_open()
         try:
-            names: list[str] = Rdict.list_cf(str(self.path))
+            return self._engine.families()
         except Exception as error:
             raise StoreError(f"cannot read {self.path}: {error}") from error
-        return names
 
     def _stored_topics(self) -> set[str]:
         names = self._stored_families()
