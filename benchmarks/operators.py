@@ -28,10 +28,10 @@ from benchmarks import index_data, live_rebuild
 from benchmarks.index_data import Spread, manifest_of, write_part
 from benchmarks.recorded import write_result
 from bridge.app import Bridge
+from bridge.clock import wall_clock_ms
 from bridge.config import Settings
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.embedded.pulsar import EmbeddedPulsar
-from bridge.topics.surroundings import wall_clock_ms
 from bridge.topics.topics import Topics
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.pages.rendering import load_templates

@@ -10,11 +10,12 @@ from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
 from bridge.broker.readiness import Readiness
+from bridge.clock import wall_clock_ms
 from bridge.config import LOOPBACK, Settings
 from bridge.gateway.listener import Gateway
 from bridge.operate.action_log import ActionLog
 from bridge.refill.spark_job import SparkSettings
-from bridge.topics.surroundings import Surroundings, wall_clock_ms
+from bridge.topics.surroundings import Surroundings
 from bridge.topics.topics import SyncLoop, Topics
 from bridge.web.pages.routes import load_pages
 from bridge.web.server import build_web_app

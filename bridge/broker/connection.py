@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 import structlog
 
 from bridge import limits
+from bridge.clock import RandBits, system_randbits
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry, stored_entry
@@ -62,10 +63,11 @@ class ConsumerListener(Protocol):
 class BrokerConnection(SlicedReads):
     """One TCP connection; open it with `connect`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, randbits: RandBits = system_randbits) -> None:
         """`url`: the broker's service URL, for messages and logs."""
         super().__init__(limits.SERVER_READ_BYTES)
         self.url = url
+        self.randbits = randbits
         self.max_message_size = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -262,9 +264,9 @@ async def reach(url: str, make: Callable[[], Spoken]) -> Spoken:
     return protocol
 
 
-async def connect(url: str, auth_token: str | None = None) -> BrokerConnection:
+async def connect(url: str, auth_token: str | None = None, randbits: RandBits = system_randbits) -> BrokerConnection:
     """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
-    connection = await reach(url, lambda: BrokerConnection(url))
+    connection = await reach(url, lambda: BrokerConnection(url, randbits))
     try:
         await connection.handshake(commands.connect(auth_token))
     except BaseException as error:

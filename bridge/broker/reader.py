@@ -4,10 +4,10 @@ Exclusive, because a non-durable Shared consumer would delay too (broker-side); 
 nothing is decoded here but the metadata.
 """
 
-import uuid
 from collections.abc import Callable
 
 from bridge.broker.connection import BrokerConnection
+from bridge.clock import token
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.permits import Permits
@@ -50,7 +50,7 @@ class EntryReader:
     async def subscribe(self, topic: str) -> None:
         """Send SUBSCRIBE. Raises BrokerError."""
         request_id = self._connection.next_request_id()
-        subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
+        subscription = f"{READER_NAME_PREFIX}{token(self._connection.randbits)}"
         command = commands.subscribe_reader(topic, subscription, self.consumer_id, request_id, self._after)
         try:
             await self._connection.request(command, request_id)

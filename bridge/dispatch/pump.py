@@ -1,7 +1,6 @@
 """Moves what is due to consumers: in slices, so that the event loop is never kept long, and when the clock says so."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -16,10 +15,13 @@ log = structlog.get_logger(__name__)
 class Pump:
     """One per topic partition; does nothing unless started."""
 
-    def __init__(self, subscriptions: Mapping[str, TrackedSubscription], now_ms: Callable[[], int]) -> None:
-        """`subscriptions` may change at any time."""
+    def __init__(
+        self, subscriptions: Mapping[str, TrackedSubscription], now_ms: Callable[[], int], now_ns: Callable[[], int]
+    ) -> None:
+        """`subscriptions` may change at any time; one wall clock in ms, and in ns."""
         self._subscriptions = subscriptions
         self._now_ms = now_ms
+        self._now_ns = now_ns
         self._loop = asyncio.get_running_loop()
         self._index: TopicIndex | None = None
         self._soon: asyncio.Handle | None = None
@@ -88,7 +90,7 @@ class Pump:
             return
         # The part of the current millisecond that is gone already counts. A timer that fires early does no harm:
         # nothing is sent before the clock is looked at again.
-        passed = time.time_ns() % 1_000_000 / 1e9
+        passed = self._now_ns() % 1_000_000 / 1e9
         self._call_later(max(wait_ms / 1000 - passed, 0))
 
     def _call_later(self, wait_s: float) -> None:

@@ -1,9 +1,8 @@
 """What the gateway needs to know of single commands."""
 
-import secrets
-
 from bridge.broker.admin import MARK_METADATA
 from bridge.broker.connection import BrokerError
+from bridge.clock import RandBits, token
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION, TopicName
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
@@ -33,13 +32,13 @@ def refuse_reserved(subscribe: CommandSubscribe) -> None:
         )
 
 
-def marked(frame: Frame) -> tuple[Frame, str]:
+def marked(frame: Frame, randbits: RandBits) -> tuple[Frame, str]:
     """The SUBSCRIBE with a mark that nobody can guess among the consumer's metadata, and the mark.
 
     The broker lists the metadata of the consumers that it has accepted: so the bridge knows this one again.
     """
     command = frame.command()
-    mark = secrets.token_urlsafe(12)
+    mark = token(randbits)
     kept = [each for each in command.subscribe.metadata if each.key != MARK_METADATA]
     del command.subscribe.metadata[:]
     command.subscribe.metadata.extend(kept)

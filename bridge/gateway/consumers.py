@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
+from bridge.clock import RandBits
 from bridge.gateway.client_commands import is_tracked, marked
 from bridge.gateway.producers import Relay
 from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE
@@ -77,12 +78,13 @@ class Joining:
 class SessionConsumers:
     """Handlers of the commands that name a consumer; `tracked` are the consumers the bridge dispatches to."""
 
-    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Relay):
+    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Relay, randbits: RandBits):
         """`relay` sends a frame to an upstream connection, the client's first one for None."""
         self.tracked: dict[int, TrackedConsumer] = {}
         self._writer = writer
         self._topics = topics
         self._relay = relay
+        self._randbits = randbits
         self._upstreams: dict[int, Upstream] = {}
         self._joining: dict[int, Joining] = {}
         self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
@@ -123,7 +125,7 @@ class SessionConsumers:
         self._upstreams[subscribe.consumer_id] = upstream
         mark = ""
         if is_tracked(subscribe):
-            frame, mark = marked(frame)
+            frame, mark = marked(frame, self._randbits)
         self._relay(upstream, frame, lambda ok: self._subscribed(upstream, joining, mark, ok))
         return True
 

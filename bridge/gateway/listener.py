@@ -6,6 +6,7 @@ import socket
 import structlog
 
 from bridge import limits
+from bridge.clock import RandBits, system_randbits
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.limited_log import LimitedLog
 from bridge.gateway.session import ClientSession
@@ -17,14 +18,19 @@ class Gateway:
     """Listens, and keeps the sessions."""
 
     def __init__(
-        self, service_url: str, topics: TrackedTopics, max_connections: int = limits.MAX_CLIENT_CONNECTIONS
+        self,
+        service_url: str,
+        topics: TrackedTopics,
+        max_connections: int = limits.MAX_CLIENT_CONNECTIONS,
+        randbits: RandBits = system_randbits,
     ) -> None:
         """`service_url`: the broker that sessions connect to first."""
         self.service_url = service_url
         self.topics = topics
         self.log = LimitedLog()
+        self.randbits = randbits
         self._max_connections = max_connections
-        self._sessions: set[ClientSession] = set()
+        self._sessions: dict[ClientSession, None] = {}  # in the order they came
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
 
@@ -61,11 +67,11 @@ class Gateway:
 
     def opened(self, session: ClientSession) -> bool:
         """Count a session in."""
-        self._sessions.add(session)
+        self._sessions[session] = None
         return len(self._sessions) <= self._max_connections
 
     def closed(self, session: ClientSession) -> None:
         """Count a session out."""
-        self._sessions.discard(session)
+        self._sessions.pop(session, None)
         if not self._sessions:
             self._empty.set()

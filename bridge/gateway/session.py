@@ -13,6 +13,7 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
+from bridge.clock import RandBits
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
 from bridge.gateway.limited_log import LimitedLog
@@ -56,6 +57,7 @@ class SessionHost(Protocol):
     service_url: str
     topics: TrackedTopics
     log: LimitedLog
+    randbits: RandBits
 
     def opened(self, session: "ClientSession") -> bool:
         """Count it in; False when there are too many."""
@@ -80,9 +82,9 @@ class ClientSession(SlicedReads):
         self._upstreams = SessionUpstreams(self, self.spawn)
         self._requests = RequestsInFlight()
         self._producers = SessionProducers(self._relay_to)
-        self._consumers = SessionConsumers(self, host.topics, self._relay_to)
+        self._consumers = SessionConsumers(self, host.topics, self._relay_to, host.randbits)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._own_requests = OwnRequests()
+        self._own_requests = OwnRequests(host.randbits)
         self._lookups = Lookups(host.service_url, self._upstreams.get)
         self._openings = Openings(
             self, host.topics, self._lookups, self._requests, self._producers, self._consumers, self._own_requests

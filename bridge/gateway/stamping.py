@@ -15,6 +15,7 @@ import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
+from bridge.clock import RandBits
 from bridge.gateway.upstream import Upstream
 from bridge.ledgers.cursor_history import PROPERTY, new_history
 from bridge.protocol import commands
@@ -34,7 +35,9 @@ class Unanswered(BrokerError):
 class OwnRequests:
     """The gateway's own requests on one client's connections to brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, randbits: RandBits) -> None:
+        """`randbits`: what marks are made of."""
+        self.randbits = randbits
         self._waiting: dict[tuple[Upstream, int], asyncio.Future[BaseCommand]] = {}
 
     async def ask(self, upstream: Upstream, command: BaseCommand, request_id: int) -> BaseCommand:
@@ -86,7 +89,7 @@ async def stamp(
     try:
         position = await _mark_delete_position(requests, upstream, consumer_id, next_request_id())
         # An ack of what is acked: should the cursor be set anew meanwhile, the broker has closed this consumer first.
-        marking = commands.ack_up_to(consumer_id, position, {PROPERTY: new_history()})
+        marking = commands.ack_up_to(consumer_id, position, {PROPERTY: new_history(requests.randbits)})
         upstream.write(encode_frame(marking))
     except BrokerError as error:
         log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))

@@ -12,9 +12,9 @@ bears the mark which the acks noted here were given under was not set anew since
 broker's word.
 """
 
-import secrets
 from collections.abc import Mapping
 
+from bridge.clock import RandBits
 from bridge.ledgers.internal_stats import LedgerState
 from tracker import AckSet, Position, TopicIndex
 
@@ -25,9 +25,9 @@ UNKNOWN = 0
 """The history of a cursor that bears no mark: never the same as any other."""
 
 
-def new_history() -> int:
+def new_history(randbits: RandBits) -> int:
     """A mark that no cursor had before."""
-    return secrets.randbits(62) + 1
+    return randbits(62) + 1
 
 
 def history_of(properties: Mapping[str, int]) -> int:

@@ -12,6 +12,7 @@ cursor that was set anew, makes it void, and the feed starts at the mark-delete 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from bridge.clock import RandBits
 from bridge.ledgers.cursor_history import IDENTITY_PROPERTY, identity_of, new_history
 from bridge.ledgers.internal_stats import LedgerState
 from tracker import AckSet, Position
@@ -65,7 +66,7 @@ def read_checkpoint(properties: Mapping[str, int], name: str) -> Checkpoint | No
 class CheckpointBook:
     """What the hidden subscription's cursor says of a topic partition's subscriptions, and what it is to say next."""
 
-    def __init__(self, told: Mapping[str, int], subscriptions: Collection[str]) -> None:
+    def __init__(self, told: Mapping[str, int], subscriptions: Collection[str], randbits: RandBits) -> None:
         """`told`: the properties of that cursor. Deleted subscriptions take their checkpoints along."""
         names = {f"{field}:{name}" for name in subscriptions for field in _FIELDS}
         self._properties = {key: value for key, value in told.items() if key in names}
@@ -73,7 +74,7 @@ class CheckpointBook:
         """Whether nothing was told of any subscription."""
         self.told_identity = identity_of(told)
         """What the broker calls the topic, UNKNOWN when nothing."""
-        self.identity = self.told_identity or new_history()
+        self.identity = self.told_identity or new_history(randbits)
         """What it is to be called."""
 
     @property

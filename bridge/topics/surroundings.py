@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
+from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.refill.spark_job import SparkSettings
 from tracker import Position, Store
 
@@ -21,11 +21,6 @@ class Durable(Protocol):
 
     def on_synced(self, position: Position | None) -> None:
         """Learn that what was written up to a position is on disk."""
-
-
-def wall_clock_ms() -> int:
-    """The bridge's wall clock: what `deliver_at` is held against."""
-    return time.time_ns() // 1_000_000
 
 
 class Surroundings(NamedTuple):
@@ -45,5 +40,8 @@ class Surroundings(NamedTuple):
     """Waits until what is written by now is on disk; False when it cannot be."""
     spark: SparkSettings
     now_ms: Callable[[], int] = wall_clock_ms
+    now_ns: Callable[[], int] = wall_clock_ns
+    """The same clock, finer."""
+    randbits: RandBits = system_randbits
     peers: Peers = Peers()
     """What other bridges are known by."""

@@ -36,14 +36,14 @@ class SyncLoop:
         self.on_recovered: list[Callable[[], None]] = []
         """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
-        self._dirty: set[Durable] = set()
+        self._dirty: dict[Durable, None] = {}  # a set whose order is not by chance
         self._waiting: list[asyncio.Future[bool]] = []
         self._wake = asyncio.Event()
         self._recovered_at = -math.inf
 
     def mark_dirty(self, topic: Durable) -> None:
         """Have the topic's writes synced soon."""
-        self._dirty.add(topic)
+        self._dirty[topic] = None
         self._wake.set()
 
     async def synced(self) -> bool:
@@ -72,7 +72,7 @@ class SyncLoop:
 
     async def sync(self) -> bool:
         """Sync once what is dirty now; False when that cannot be done."""
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty, {}
         waiting, self._waiting = self._waiting, []
         positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
         try:

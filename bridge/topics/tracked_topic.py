@@ -68,13 +68,13 @@ class TrackedTopic:
         self._loop = asyncio.get_running_loop()
         self._connection: BrokerConnection | None = None
         self._ownership: Ownership | None = None
-        self._book = CheckpointBook({}, ())
+        self._book = CheckpointBook({}, (), around.randbits)
         self._loader: CursorLoader | None = None  # while this bridge is the owner
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._gaps: GapFiller | None = None
         self._healing = False
-        self._pump = Pump(self.subscriptions, around.now_ms)
+        self._pump = Pump(self.subscriptions, around.now_ms, around.now_ns)
         self.watch = Watch(topic, self.subscriptions)
         self.presence = Presence(topic, around.admin)
         self.passing = PassThrough(topic, self.subscriptions, around, self._give_up)
@@ -257,7 +257,8 @@ class TrackedTopic:
     def _take_over(self, connection: BrokerConnection, state: LedgerState) -> None:
         around = self._around
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
-        book = self._book = CheckpointBook({} if hidden is None else hidden.properties, state.subscriptions)
+        told = {} if hidden is None else hidden.properties
+        book = self._book = CheckpointBook(told, state.subscriptions, around.randbits)
         index = self.index = self._usable_index(state)
         gone = [name for name in index.views() if name not in state.subscriptions]
         for name in gone:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bridge.app import Bridge
-from bridge.topics.surroundings import wall_clock_ms
+from bridge.clock import wall_clock_ms
 from tests.broker.conftest import InProcessFactory
 from tests.raw_client import RawClient, raw_client
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.clock import system_randbits
 from bridge.ledgers.cursor_history import IDENTITY_PROPERTY, UNKNOWN, history_of, new_history, takes_back
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.topics.checkpoints import Checkpoint, CheckpointBook, checkpoint_properties, read_checkpoint
@@ -19,8 +20,8 @@ def acks(mark_delete_position: Position, *single: tuple[int, int]) -> AckSet:
 
 
 def test_histories_are_never_the_same_by_chance_or_by_default() -> None:
-    assert len({new_history() for _ in range(100)}) == 100
-    assert all(history_of({"delay-bridge-history": new}) == new for new in (new_history(), 1))
+    assert len({new_history(system_randbits) for _ in range(100)}) == 100
+    assert all(history_of({"delay-bridge-history": new}) == new for new in (new_history(system_randbits), 1))
     assert history_of({}) == history_of({"delay-bridge-history": -3}) == UNKNOWN
 
 
@@ -70,9 +71,9 @@ def test_checkpoints_through_the_cursor_of_the_hidden_subscription() -> None:
     assert read_checkpoint({"ledger:s": 5, "entry:s": 3}, "s") is None, "of a version that said less"
     assert checkpoint_properties("s", checkpoint._replace(history=UNKNOWN)) == {}
     told = checkpoint_properties("s", checkpoint) | checkpoint_properties("gone", checkpoint) | {IDENTITY_PROPERTY: 11}
-    book = CheckpointBook(told, {"s"})
+    book = CheckpointBook(told, {"s"}, system_randbits)
     assert book.identity == book.told_identity == 11
     assert book.properties == {**checkpoint_properties("s", checkpoint), IDENTITY_PROPERTY: 11}
     assert book.start_of("s", 4, acks(Position(5, 3)), STATE) == Position(5, 3)
     assert book.start_of("s", 3, acks(Position(5, 3), (5, 5), (5, 6)), STATE) == Position(7, -1)
-    assert CheckpointBook({}, ()).identity != UNKNOWN
+    assert CheckpointBook({}, (), system_randbits).identity != UNKNOWN

@@ -8,10 +8,10 @@ from functools import lru_cache
 from itertools import accumulate
 
 from bridge import limits
+from bridge.clock import wall_clock_ms
 from bridge.dispatch.dispatcher import Again
 from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 from bridge.protocol.names import TopicName
-from bridge.topics.surroundings import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.metrics.exposition import Exposition, Family, escaped, labels_text
 from bridge.web.request.served import Served

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge import limits
-from bridge.topics.surroundings import wall_clock_ms
+from bridge.clock import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.control import ACCESS, CALLER, Permission, may, visible_topics
 from bridge.web.pages import static_files

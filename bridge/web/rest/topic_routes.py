@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge import limits
-from bridge.topics.surroundings import wall_clock_ms
+from bridge.clock import wall_clock_ms
 from bridge.web.access.control import visible_topics
 from bridge.web.request.parameters import (
     ROOT,

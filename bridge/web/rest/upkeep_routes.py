@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
+from bridge.clock import wall_clock_ms
 from bridge.refill.rebuild_status import Engine
 from bridge.refill.upkeep import Upkeep
-from bridge.topics.surroundings import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.parameters import TOPIC, not_served, refused, served_topic
 from bridge.web.rest.action_routes import note_action
