@@ -30,9 +30,9 @@ from benchmarks.recorded import write_result
 from bridge.app import Bridge
 from bridge.clock import wall_clock_ms
 from bridge.config import Settings
+from bridge.core import Core
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.embedded.pulsar import EmbeddedPulsar
-from bridge.topics.topics import Topics
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.pages.rendering import load_templates
 from bridge.web.server import build_web_app
@@ -119,7 +119,9 @@ async def ask_all(topics: list[TrackedTopic], folder: Path, rounds: int) -> Figu
     settings = Settings(broker_service_url="pulsar://b:1", broker_web_url="http://b:1", data_dir=folder)
     bridge = Bridge(settings)
     known = {topic.topic: topic for topic in topics}
-    bridge.topics = cast(Topics, SimpleNamespace(all=lambda: topics, get=known.get, storage_failure=None))
+    shown = SimpleNamespace(all=lambda: topics, get=known.get, storage_failure=None)
+    readiness = SimpleNamespace(reason=None)
+    bridge._core = cast(Core, SimpleNamespace(topics=shown, gateway=None, readiness=readiness))
     await asyncio.to_thread(load_templates)
     runner = web.AppRunner(build_web_app(bridge), access_log=None)
     await runner.setup()

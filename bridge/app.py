@@ -7,16 +7,13 @@ import structlog
 from aiohttp import web
 
 from bridge.broker.admin import AdminClient
-from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
-from bridge.broker.readiness import Readiness
 from bridge.clock import wall_clock_ms
 from bridge.config import LOOPBACK, Settings
+from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
 from bridge.operate.action_log import ActionLog
-from bridge.refill.spark_job import SparkSettings
-from bridge.topics.surroundings import Surroundings
-from bridge.topics.topics import SyncLoop, Topics
+from bridge.topics.topics import Topics
 from bridge.web.pages.routes import load_pages
 from bridge.web.server import build_web_app
 from tracker import Store
@@ -36,21 +33,31 @@ class Bridge:
         self.settings = settings
         self.port = settings.port
         self.web_port = settings.web_port
-        self._readiness = Readiness()
+        self._stopping = False
         self.started_ms = wall_clock_ms()
         self.actions = ActionLog(settings.data_dir)
-        self.topics: Topics | None = None
-        self.gateway: Gateway | None = None
+        self._core: Core | None = None
         self._store: Store | None = None
         self._pool: BrokerPool | None = None
         self._admin: AdminClient | None = None
         self._runner: web.AppRunner | None = None
-        self._watch: asyncio.Task[None] | None = None
 
     @property
     def not_ready(self) -> str | None:
         """Why clients are not served; None while they are."""
-        return self._readiness.reason
+        if self._stopping:
+            return "stopping"
+        return "starting" if self._core is None else self._core.readiness.reason
+
+    @property
+    def topics(self) -> Topics | None:
+        """All topic partitions; None while it starts."""
+        return None if self._core is None else self._core.topics
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """The side that clients see; None while it starts."""
+        return None if self._core is None else self._core.gateway
 
     @property
     def exposed(self) -> str | None:
@@ -100,51 +107,28 @@ class Bridge:
         try:
             self._admin = AdminClient(settings.broker_web_url, token)
             self._pool = BrokerPool(settings.broker_service_url, token)
-            syncing = SyncLoop(self._store)
             # The port is part of the advertised URL, which the topics need: listen first, serve when they are there.
             listening = _bind(settings.host, settings.port)
             self.port = listening.getsockname()[1]
-            around = Surroundings(
-                self._pool,
-                self._admin,
-                self._store,
-                self.advertised_url,
-                lambda: self.advertised_web_url,
-                settings.partition_width_ms,
-                settings.near_term_bytes,
-                syncing.mark_dirty,
-                syncing.synced,
-                _spark_settings(settings),
-                peers=_peers(settings),
-            )
-            self.topics = Topics(around, syncing)
-            self.gateway = Gateway(settings.broker_service_url, self.topics, settings.max_client_connections)
+            urls = self.advertised_url, lambda: self.advertised_web_url
+            self._core = Core(settings, self._store, self._admin, self._pool, urls, Machine())
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             try:
                 await self._start_web()
             except BaseException:
                 listening.close()
                 raise
-            await self.gateway.start(listening)
-            self.topics.resume()
+            await self._core.start(listening)
         except BaseException:
             await self.stop()
             raise
-        self._watch = asyncio.get_running_loop().create_task(self._readiness.watch(self._pool, self._admin))
         log.info("bridge is up", service_url=self.advertised_url, web_port=self.web_port)
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then everything closed."""
-        self._readiness.stop()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-        if self.gateway is not None:
-            self.gateway.stop_listening()
-        if self.topics is not None:
-            await self.topics.close()
-        if self.gateway is not None:
-            await self.gateway.close()
+        self._stopping = True
+        if self._core is not None:
+            await self._core.stop()
         if self._pool is not None:
             await self._pool.close()
         if self._admin is not None:
@@ -179,22 +163,3 @@ def _bind(host: str, port: int) -> socket.socket:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     listening.setblocking(False)
     return listening
-
-
-def _peers(settings: Settings) -> Peers:
-    secret = settings.cluster_secret
-    return Peers(None if secret is None else secret.get_secret_value(), settings.peer_urls.split())
-
-
-def _spark_settings(settings: Settings) -> SparkSettings:
-    token = settings.broker_token
-    return SparkSettings(
-        settings.rebuild_from_entries,
-        settings.data_dir / "rebuilds",
-        settings.spark_master,
-        tuple(settings.spark_conf.split()),
-        settings.broker_service_url,
-        settings.broker_web_url,
-        None if token is None else token.get_secret_value(),
-        settings.spark_output or None,
-    )

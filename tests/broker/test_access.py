@@ -17,7 +17,7 @@ import pulsar as official
 import pytest
 from pydantic import SecretStr
 
-import bridge.app
+import bridge.core
 from bridge.app import Bridge
 from bridge.broker.connection import BrokerError
 from bridge.broker.connection import connect as connect_to_broker
@@ -430,9 +430,9 @@ async def test_a_job_without_permission_changes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its role may see that there are ledgers, not read them. The bridge, whose role may, reads in its place."""
-    own = bridge.app._spark_settings
+    own = bridge.core._spark_settings
     monkeypatch.setattr(
-        bridge.app, "_spark_settings", lambda given: dataclasses.replace(own(given), token=token_of("producer"))
+        bridge.core, "_spark_settings", lambda given: dataclasses.replace(own(given), token=token_of("producer"))
     )
     values: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "web_port": 0, "data_dir": tmp_path / "data"}
     values |= {"broker_service_url": scene.broker.service_url, "broker_web_url": scene.broker.web_url}

@@ -1,0 +1,100 @@
+"""All that lies between clients and brokers: the bridge without its files, ports and pages."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bridge.broker.admin import AdminClient
+from bridge.broker.candidates import Peers
+from bridge.broker.pool import BrokerPool
+from bridge.broker.readiness import Readiness
+from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
+from bridge.config import Settings
+from bridge.gateway.listener import Gateway
+from bridge.refill.spark_job import SparkSettings
+from bridge.topics.surroundings import Surroundings
+from bridge.topics.topics import SyncLoop, Topics
+from tracker import Store
+
+
+class Machine(NamedTuple):
+    """What a bridge reads of the machine it runs on."""
+
+    now_ms: Callable[[], int] = wall_clock_ms
+    now_ns: Callable[[], int] = wall_clock_ns
+    randbits: RandBits = system_randbits
+
+
+class Core:
+    """`start`, then `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        admin: AdminClient,
+        pool: BrokerPool,
+        urls: tuple[str, Callable[[], str]],
+        machine: Machine,
+    ) -> None:
+        """`urls`: where clients are told to connect, and where others find REST, known once it listens."""
+        self.readiness = Readiness()
+        self._pool = pool
+        self._admin = admin
+        syncing = SyncLoop(store)
+        around = Surroundings(
+            pool,
+            admin,
+            store,
+            *urls,
+            settings.partition_width_ms,
+            settings.near_term_bytes,
+            syncing.mark_dirty,
+            syncing.synced,
+            _spark_settings(settings),
+            machine.now_ms,
+            machine.now_ns,
+            machine.randbits,
+            _peers(settings),
+        )
+        self.topics = Topics(around, syncing)
+        self.gateway = Gateway(
+            settings.broker_service_url, self.topics, settings.max_client_connections, machine.randbits
+        )
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve clients on a bound socket, and go on with every topic that the store knows."""
+        await self.gateway.start(listening)
+        self.topics.resume()
+        self._watch = asyncio.get_running_loop().create_task(self.readiness.watch(self._pool, self._admin))
+
+    async def stop(self) -> None:
+        """No new clients, no more dispatch, what was acked on disk, then every connection closed."""
+        self.readiness.stop()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        self.gateway.stop_listening()
+        await self.topics.close()
+        await self.gateway.close()
+
+
+def _peers(settings: Settings) -> Peers:
+    secret = settings.cluster_secret
+    return Peers(None if secret is None else secret.get_secret_value(), settings.peer_urls.split())
+
+
+def _spark_settings(settings: Settings) -> SparkSettings:
+    token = settings.broker_token
+    return SparkSettings(
+        settings.rebuild_from_entries,
+        settings.data_dir / "rebuilds",
+        settings.spark_master,
+        tuple(settings.spark_conf.split()),
+        settings.broker_service_url,
+        settings.broker_web_url,
+        None if token is None else token.get_secret_value(),
+        settings.spark_output or None,
+    )
