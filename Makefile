@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-WORKERS ?= 3
+WORKERS ?= 2
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
 .PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean

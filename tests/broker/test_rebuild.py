@@ -261,7 +261,7 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
     async def audited(engine: Engine) -> AuditStatus:
         status = upkeep().start_audit(engine)
         assert status is not None
-        await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=60)
+        await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=PATIENCE_S)
         return status
 
     clean = await audited(Engine.in_process)
@@ -288,7 +288,7 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
     # A rebuild mends it: the job finds what differs, that is read again.
     rebuild = upkeep().start_rebuild(Engine.spark)
     assert rebuild is not None
-    await wait_until_async(lambda: rebuild.finished_ms is not None, "the end of the rebuild", timeout=60)
+    await wait_until_async(lambda: rebuild.finished_ms is not None, "the end of the rebuild", timeout=PATIENCE_S)
     assert (rebuild.state, rebuild.engine, rebuild.entries_indexed) == ("succeeded", Engine.spark, 2), rebuild
     assert rebuild.proof is not None
     assert rebuild.proof.count == 1_500
