@@ -69,7 +69,9 @@ def test_a_disk_that_is_full(
     wait_until(limited, "a job", timeout=60, interval=0.005)
     wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=PATIENCE_S)
     wait_until(lambda: bridge.topic(topic).get("entries") == COUNT, "what the job was to read", timeout=60)
-    wait_until(lambda: rebuilds_of(bridge, topic)[0]["finishedAt"] is not None, "the end of the rebuild", timeout=PATIENCE_S)
+    wait_until(
+        lambda: rebuilds_of(bridge, topic)[0]["finishedAt"] is not None, "the end of the rebuild", timeout=PATIENCE_S
+    )
     assert_told(
         bridge, topic, "OSError: [Errno 27] Error writing bytes to file. Detail: [errno 27] File too large", capsys
     )
