@@ -22,34 +22,13 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge import limits
+from bridge.notation.quantities import parse_duration_ms, parse_size
 from bridge.protocol.service_url import parse_service_url
 
 ENV_PREFIX = "DELAY_BRIDGE_"
 DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNITS_BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
-
-
-def parse_duration_ms(value: Any) -> int:
-    """`10s`, `5m`, `3h`, `2d`, `250ms`, or an int of ms. Raises ValueError naming the value."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(value).strip())
-    if match is None:
-        raise ValueError(f"not a duration: {value!r} (expected a number and a unit: 250ms 10s 5m 3h 2d)")
-    return round(float(match[1]) * _UNITS_MS[match[2]])
-
-
-def parse_size(value: Any) -> int:
-    """`64MB`, `1g`, or a number of bytes. Raises ValueError naming the value."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
-    if match is None or match[2] not in _UNITS_BYTES:
-        raise ValueError(f"not a size: {value!r} (expected a number of bytes, or with a unit: 512KB 64MB 1GB)")
-    return round(float(match[1]) * _UNITS_BYTES[match[2]])
 
 
 def default_advertised_address(host: str) -> str:

@@ -17,15 +17,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from bridge.notation.numbers import whole_number
+from bridge.notation.quantities import parse_duration_ms
+from bridge.notation.times import parse_time_ms
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.command import reason_of, tell
@@ -60,9 +62,9 @@ COLUMNS = [
 """`due_from`: start of the step the entries are due in, epoch ms, and as a timestamp, null after the year 9999;
 `key_prefix`: null without a key, for batches, and when keys are not told apart; `size_up_to`: one of SIZE_BOUNDS;
 `bytes`: headers, metadata and payload as stored."""
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+CHARACTERS_MAX = 999_999
 _WRITTEN = re.compile(r"part-.*\.parquet|_SUCCESS|_temporary|\..*\.crc")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -220,53 +222,48 @@ def _first_cause(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def duration_ms(text: str) -> int:
-    """Read `15m`, `1h`, `1d`. Raises ArgumentTypeError naming the value, also for one below a millisecond."""
-    match = re.fullmatch(r"([0-9]{1,12})(ms|s|m|h|d)", text)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"not a duration: {text!r} (expected a number and a unit: 250ms 10s 5m 3h 2d)")
-    return int(match[1]) * _UNITS_MS[match[2]]
+def _argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Return a type of argument whose errors say what `parse` says; argparse has words of its own for a ValueError."""
+
+    def parsed(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
-def time_ms(text: str) -> int:
-    """Read `2026-01-31T08:00:00Z`, or epoch ms as they are. Raises ArgumentTypeError naming the value."""
-    if re.fullmatch(r"[0-9]{1,18}", text):
-        return int(text)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = datetime.min
-    if at.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"not a time: {text!r} (expected 2026-01-31T08:00:00Z, or epoch milliseconds)")
-    return (at - _EPOCH) // timedelta(milliseconds=1)
-
-
+@_argument
 def _topic(text: str) -> str:
-    try:
-        name = TopicName.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    name = TopicName.parse(text)
     if not name.persistent:
-        raise argparse.ArgumentTypeError(f"not a topic that is stored: {text!r}")
+        raise ValueError(f"not a topic that is stored: {text!r}")
     return str(name)
 
 
+@_argument
+def _step_ms(text: str) -> int:
+    return parse_duration_ms(text, least_ms=1)
+
+
+@_argument
 def _characters(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"not a number above 0: {text!r}")
-    return int(text)
+    return whole_number(text, 1, CHARACTERS_MAX)
 
 
+@_argument
 def _delimiter(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("an empty one delimits nothing")
+        raise ValueError("an empty one delimits nothing")
     return text
 
 
+@_argument
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise argparse.ArgumentTypeError(f"not a setting: {text!r} (expected key=value)")
+        raise ValueError(f"not a setting: {text!r} (expected key=value)")
     return name, value
 
 
@@ -277,18 +274,24 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"The token comes from {TOKEN_VARIABLE} or from --token-file.",
     )
     add = parser.add_argument
-    add("topics", nargs="+", type=_topic, metavar="TOPIC", help="short names are completed; or one partition of many")
+    add(
+        "topics",
+        nargs="+",
+        type=_topic,
+        metavar="TOPIC",
+        help="short names are completed; or one partition of many",
+    )
     add("--service-url", required=True, metavar="URL", help="pulsar://… or pulsar+ssl://…")
     add("--web-url", required=True, metavar="URL", help="http://… or https://…")
     add("--output", required=True, metavar="FOLDER", help="a path or URI of Spark's file systems")
     add("--overwrite", action="store_true", help="replace a report that is there")
-    add("--step", type=duration_ms, default=HOUR_MS, metavar="DURATION", help="width of a row; default: 1h")
+    add("--step", type=_step_ms, default=HOUR_MS, metavar="DURATION", help="width of a row; default: 1h")
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--key-prefix-length", type=_characters, metavar="N", help="by the first N characters of keys")
     keys.add_argument("--key-delimiter", type=_delimiter, metavar="C", help="by what comes before the first C in keys")
     add("--subscription", metavar="NAME", help="leave out what it has acked")
-    add("--from", dest="from_ms", type=time_ms, metavar="TIME", help="due then or later")
-    add("--to", dest="to_ms", type=time_ms, metavar="TIME", help="due before then")
+    add("--from", dest="from_ms", type=_argument(parse_time_ms), metavar="TIME", help="due then or later")
+    add("--to", dest="to_ms", type=_argument(parse_time_ms), metavar="TIME", help="due before then")
     add("--token-file", metavar="FILE", help="read by each task anew")
     add("--tls-trust-certs", metavar="FILE", help="certificates to trust; default: the system's")
     add("--tls-verify-hostname", action=argparse.BooleanOptionalAction, default=True, help="default: yes")

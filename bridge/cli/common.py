@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
-from bridge.config import parse_duration_ms
+from bridge.notation.numbers import whole_number
+from bridge.notation.quantities import parse_duration_ms
 
 TEXT_COLUMN_LEAST = 24
 """Columns of text are folded to no less: times and positions fit."""
@@ -46,10 +47,10 @@ def _duration(text: str) -> int:
 
 def _whole_number(value: str | int, what: str, low: int, high: int) -> int:
     # The library's own range check does not name the value. Defaults come here as well, as they are.
-    text = str(value)
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise typer.BadParameter(f"not a {what}: {text!r} (expected {low} to {high})")
-    return int(text)
+    try:
+        return whole_number(str(value), low, high, what)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def duration_option(text: str, default: str) -> Any:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from bridge.notation.numbers import whole_number
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
@@ -28,6 +29,7 @@ from spark_jobs.ledgers.stats import LedgerRange, grouped, ranges_of
 from spark_jobs.stages.side_by_side import read_ranges
 from tracker import EARLIEST, Position
 
+_COUNT_MAX = 10**12
 _PROPERTIES = pa.map_(pa.string(), pa.string())
 
 COLUMNS: dict[str, tuple[str, pa.DataType, Callable[[LedgerEntry], Any]]] = {
@@ -151,6 +153,7 @@ def _position(options: Mapping[str, str], name: str, default: Position) -> Posit
 
 def _count(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name) or str(default)
-    if not text.isdecimal() or int(text) < 1:
-        raise LedgerReadError(f"option {name}: not a number above 0: {text!r}")
-    return int(text)
+    try:
+        return whole_number(text, 1, _COUNT_MAX)
+    except ValueError as error:
+        raise LedgerReadError(f"option {name}: {error}") from None

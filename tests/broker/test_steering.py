@@ -290,13 +290,16 @@ def test_cancel_races_the_due_time(bridge: BridgeProcess, clients: Clients, topi
         ("POST", "/cancel", {"ids": []}, 400, 'expected a body like {"messageIds"'),
         ("POST", "/cancel", {"messageIds": []}, 400, "a list of 1 to 1000 positions"),
         ("POST", "/cancel", {"messageIds": ["3:1"] * 1_001}, 400, "a list of 1 to 1000 positions"),
-        ("GET", "/pending?limit=0", None, 400, "limit: not a number from 1 to 1000: '0'"),
+        ("GET", "/pending?limit=0", None, 400, "limit: not a number: '0' (expected 1 to 1000)"),
+        ("GET", f"/pending?limit={'9' * 5_000}", None, 400, "limit: not a number: '9999"),
         ("GET", "/pending?dueFrom=soon", None, 400, "dueFrom: not a time: 'soon'"),
         ("GET", "/pending?cursor=zz", None, 400, "not a cursor: 'zz'"),
         ("GET", "/pending?property=red", None, 400, "property: not NAME=VALUE: 'red'"),
         ("GET", "/pending?messageId=1", None, 400, "not a message id: '1'"),
         ("GET", "/pending?payload=yes", None, 400, "payload: neither true nor false: 'yes'"),
-        ("GET", "/histogram?step=1ms", None, 400, "step: at least 1000 ms, not '1ms'"),
+        ("GET", "/histogram?step=1ms", None, 400, "step: not a duration: '1ms' (expected at least 1000 ms)"),
+        ("GET", "/histogram?step=999", None, 400, "step: not a duration in ms: '999' (expected 1000 to "),
+        ("GET", f"/histogram?step={'9' * 400}d", None, 400, "step: not a duration: '9999"),
     ],
 )
 def test_bad_requests_are_told_what_is_wrong(

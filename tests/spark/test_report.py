@@ -1,6 +1,5 @@
 """The report job: counts on made-up rows, then what it writes of topics of a real broker."""
 
-import argparse
 import dataclasses
 import json
 from collections import Counter
@@ -202,8 +201,9 @@ def test_what_is_wrong_is_said(
     [
         (["--step=0h", "t"], "not a duration: '0h'"),
         (["--step=1w", "t"], "not a duration: '1w'"),
-        (["--from=2096-10-02T07:00:00", "t"], "not a time: '2096-10-02T07:00:00'"),
-        (["--key-prefix-length=0", "t"], "not a number above 0: '0'"),
+        (["--step=1000000000000000d", "t"], "not a duration: '1000000000000000d'"),
+        (["--from=tomorrow", "t"], "not a time: 'tomorrow'"),
+        (["--key-prefix-length=0", "t"], "not a number: '0'"),
         (["--key-prefix-length=1", "--key-delimiter=/", "t"], "not allowed with argument"),
         (["a/b"], "not a topic name: 'a/b'"),
         (["non-persistent://a/b/c"], "not a topic that is stored: 'non-persistent://a/b/c'"),
@@ -214,17 +214,3 @@ def test_arguments_that_are_wrong_are_named(wrong: list[str], said: str, capsys:
     with pytest.raises(SystemExit):
         report.main(["--service-url=pulsar://x", "--web-url=http://x", "--output=x", *wrong])
     assert said in capsys.readouterr().err
-
-
-def test_durations_and_times() -> None:
-    assert [report.duration_ms(text) for text in ("250ms", "10s", "5m", "3h", "2d")] == [
-        250,
-        10_000,
-        300_000,
-        3 * HOUR_MS,
-        48 * HOUR_MS,
-    ]
-    assert report.time_ms("1970-01-01T01:00:00.001+01:00") == 1
-    assert report.time_ms("12") == 12
-    with pytest.raises(argparse.ArgumentTypeError):
-        report.time_ms("0001-01-01")

@@ -97,7 +97,7 @@ def unload(pulsar: PulsarCluster, topic: str) -> None:
         ({"topic": "a/b"}, "not a topic name: 'a/b'"),
         ({"webUrl": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1"),
         ({"columns": "ledger,color"}, "no column 'color'"),
-        ({"splitEntries": "many"}, "not a number above 0: 'many'"),
+        ({"splitEntries": "many"}, "not a number: 'many'"),
         ({"after": "5"}, "not a position: '5'"),
     ],
 )

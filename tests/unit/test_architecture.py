@@ -141,6 +141,7 @@ def test_there_is_no_circle_of_imports() -> None:
     [
         ("tracker", ("bridge", "spark_jobs", "tests", "asyncio", "socket", "aiohttp", "time", "datetime")),
         ("bridge/protocol", ("asyncio", "tracker", "socket", "spark_jobs")),
+        ("bridge/notation", ("asyncio", "time", "socket", "random", "spark_jobs")),
         ("bridge", ("tests", "benchmarks", "tools")),
         ("bridge/embedded", ("tracker",)),
         ("bridge/net", ("tracker", "bridge.protocol")),
@@ -161,7 +162,7 @@ def test_spark_jobs_know_only_what_is_pure() -> None:
         f"{file.relative_to(ROOT)} imports {name}"
         for file in modules("spark_jobs")
         for name in sorted(imports_of(file))
-        if is_in(name, "bridge") and not is_in(name, "bridge.protocol", "bridge.ledgers")
+        if is_in(name, "bridge") and not is_in(name, "bridge.protocol", "bridge.ledgers", "bridge.notation")
     ]
     assert not strangers
 

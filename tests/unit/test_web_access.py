@@ -265,7 +265,7 @@ async def test_headers_of_every_answer(connect: Connect) -> None:
 
 async def test_acts_are_told_page_by_page(connect: Connect) -> None:
     client = await connect()
-    for wrong in ("limit=0", "limit=x", "before=-1"):
+    for wrong in ("limit=0", "limit=1001", "limit=x", "before=-1", f"before={'9' * 5_000}"):
         assert await status_of(client, "GET", f"{ROOT}/actions?{wrong}") == 400
     async with client.get(f"{ROOT}/actions", params={"limit": 5}) as answer:
         assert await answer.json() == []

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from bridge.notation.numbers import whole_number
+
 ROWS: Final = 50
 """Topics on one page."""
 MAX_ROWS: Final = 200
@@ -61,8 +63,8 @@ def topics_query(given: Mapping[str, str]) -> TopicsQuery:
         given.get("filter", "").strip(),
         sort if sort in {column.key for column in COLUMNS} else "topic",
         order if order in _ORDERS else "asc",
-        _number(given.get("offset"), 0, 1 << 31),
-        max(_number(given.get("limit"), ROWS, MAX_ROWS), 1),
+        _number(given.get("offset"), 0, 0, 1 << 31),
+        _number(given.get("limit"), ROWS, 1, MAX_ROWS),
     )
 
 
@@ -124,5 +126,8 @@ def _share(free: int | None, total: int | None) -> float | None:
     return None if free is None or not total else 1 - free / total
 
 
-def _number(text: str | None, default: int, most: int) -> int:
-    return min(int(text), most) if text is not None and text.isascii() and text.isdigit() else default
+def _number(text: str | None, default: int, low: int, high: int) -> int:
+    try:
+        return default if text is None else whole_number(text, low, high)
+    except ValueError:
+        return default

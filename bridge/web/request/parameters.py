@@ -6,8 +6,9 @@ import json
 
 from aiohttp import web
 
-from bridge.config import parse_duration_ms
 from bridge.notation.message_ids import MessageId
+from bridge.notation.numbers import whole_number
+from bridge.notation.quantities import DURATION_MAX_MS, parse_duration_ms
 from bridge.notation.times import parse_time_ms
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
@@ -78,9 +79,10 @@ def number_in(request: web.Request, name: str, default: int, low: int, high: int
     text = request.query.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise refused(web.HTTPBadRequest, f"{name}: not a number from {low} to {high}: {text!r}")
-    return int(text)
+    try:
+        return whole_number(text, low, high)
+    except ValueError as error:
+        raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
 
 
 def time_in(request: web.Request, name: str) -> int | None:
@@ -100,12 +102,11 @@ def duration_in(request: web.Request, name: str, default_ms: int, low_ms: int) -
     if not text:
         return default_ms
     try:
-        found = int(text) if text.isdecimal() else parse_duration_ms(text)
+        if text.isdecimal():
+            return whole_number(text, low_ms, DURATION_MAX_MS, "duration in ms")
+        return parse_duration_ms(text, least_ms=low_ms)
     except ValueError as error:
         raise refused(web.HTTPBadRequest, f"{name}: {error}") from None
-    if not low_ms <= found <= 10**15:
-        raise refused(web.HTTPBadRequest, f"{name}: at least {low_ms} ms, not {text!r}")
-    return found
 
 
 def position_from(request: web.Request, text: str) -> Position:

@@ -10,12 +10,13 @@ from aiohttp import web
 from bridge import limits
 from bridge.operate.action_log import ActionLog
 from bridge.web.access.control import CALLER, Permission, require, visible_names
-from bridge.web.request.parameters import ROOT, refused
+from bridge.web.request.parameters import ROOT, number_in, refused
 
 routes = web.RouteTableDef()
 
 ACTIONS: web.AppKey[ActionLog] = web.AppKey("actions", ActionLog)
 DEFAULT_LIMIT = 100
+MAX_ID = 2**63 - 1
 
 
 async def note_action(
@@ -42,8 +43,8 @@ async def note_action(
 @routes.get(f"{ROOT}/actions")
 async def actions(request: web.Request) -> web.Response:
     """List the last acts, newest first, on topics that the caller may steer."""
-    limit = min(_number(request, "limit", DEFAULT_LIMIT), limits.ACTIONS_PAGE_MAX)
-    before = _number(request, "before", 0) or None
+    limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.ACTIONS_PAGE_MAX)
+    before = number_in(request, "before", 0, 1, MAX_ID) or None
     if request[CALLER].rules.sees_all:
         await require(request, Permission.STEER)
     found: list[dict[str, Any]] = []
@@ -69,12 +70,3 @@ async def _read(request: web.Request, limit: int, before: int | None) -> list[di
         return await request.app[ACTIONS].latest(limit, before)
     except OSError as error:
         raise refused(web.HTTPInternalServerError, f"cannot read the acts: {error.strerror or error}") from error
-
-
-def _number(request: web.Request, name: str, default: int) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal()) or not int(text[:19]) > 0:
-        raise refused(web.HTTPBadRequest, f"{name}: not a number above 0: {text[:50]!r}")
-    return int(text[:19])
