@@ -42,7 +42,7 @@ class Core:
         self.readiness = Readiness()
         self._pool = pool
         self._admin = admin
-        syncing = SyncLoop(store)
+        syncing = SyncLoop(store, machine.randbits)
         around = Surroundings(
             pool,
             admin,

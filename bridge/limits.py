@@ -242,12 +242,7 @@ ACTIONS_SCANNED_MAX: Final = 10_000
 """Acts looked through for those that a caller may see."""
 
 RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-def retry_delay_s(attempt: int) -> float:
-    """The pause after failure number `attempt`, counted from 0."""
-    return RETRY_BACKOFF_S[min(attempt, len(RETRY_BACKOFF_S) - 1)]
-
+"""After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
 
 assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
 assert CLIENT_WRITE_HIGH_WATER + DISPATCH_SLICE_BYTES < CLIENT_UNREAD

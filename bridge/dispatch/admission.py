@@ -12,7 +12,9 @@ import structlog
 
 from bridge import limits
 from bridge.broker.admin import AdminError
+from bridge.clock import RandBits, system_randbits
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.net.backoff import Backoff
 from bridge.protocol.pulsar_pb2 import CommandAck
 
 log = structlog.get_logger(__name__)
@@ -32,10 +34,16 @@ class Early:
 class Admission:
     """All consumers of a topic partition that wait are looked for at once, with one call under way at a time."""
 
-    def __init__(self, listed: Listed, admit: Callable[[TrackedConsumer, Early], None]) -> None:
+    def __init__(
+        self,
+        listed: Listed,
+        admit: Callable[[TrackedConsumer, Early], None],
+        randbits: RandBits = system_randbits,
+    ) -> None:
         """`listed`: which of some marks the broker lists for a topic; `admit`: the consumer is one."""
         self._listed = listed
         self._admit = admit
+        self._randbits = randbits
         self._waiting: dict[str, dict[TrackedConsumer, Early]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -64,19 +72,20 @@ class Admission:
 
     async def _look(self, topic: str) -> None:
         waiting = self._waiting[topic]
-        failures = 0
+        backoff, failing = Backoff(self._randbits), False
         try:
             while waiting:
                 asked = {consumer.mark: consumer for consumer in waiting}
                 try:
                     found = await self._listed(topic, asked)
                 except AdminError as error:
-                    if not failures:
+                    if not failing:
                         log.warning("cannot read the broker's list of consumers", topic=topic, reason=str(error))
-                    await asyncio.sleep(limits.retry_delay_s(failures))
-                    failures += 1
+                    failing = True
+                    await asyncio.sleep(backoff.next_s())
                     continue
-                failures = 0
+                failing = False
+                backoff.reset()
                 self._sort(waiting, [consumer for mark, consumer in asked.items() if mark in found])
                 if waiting:
                     await asyncio.sleep(limits.LISTED_PAUSE_S)

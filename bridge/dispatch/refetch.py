@@ -15,7 +15,9 @@ from sortedcontainers import SortedDict
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.fetch import Fetched
+from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.dispatcher import Offer, PositionKey, Redelivery
+from bridge.net.backoff import Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +41,7 @@ class Refetch:
         on_found: Callable[[], None],
         on_gone: Callable[[PositionKey], None],
         on_failed: Callable[[str], None],
+        randbits: RandBits = system_randbits,
     ) -> None:
         """`on_found`: something can be delivered that could not; `on_gone`: the broker has deleted an entry;
         `on_failed`: a read failed, with the reason, and is tried again.
@@ -50,6 +53,7 @@ class Refetch:
         self._on_found = on_found
         self._on_gone = on_gone
         self._on_failed = on_failed
+        self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
         self._kept: dict[PositionKey, bytes] = {}
         self._room = asyncio.Event()
         self._held: Sequence[PositionKey] = ()
@@ -163,7 +167,7 @@ class Refetch:
     async def _read_aside(self) -> None:
         """Until nothing is left aside; what failed longest ago is tried first."""
         while self.aside:
-            await asyncio.sleep(limits.RETRY_BACKOFF_S[-2])
+            await asyncio.sleep(self._backoff.next_s())
             while len(self._kept) >= limits.REFETCH_BATCH:
                 self._room.clear()
                 await self._room.wait()

@@ -13,6 +13,7 @@ import structlog
 
 from bridge import limits
 from bridge.broker.fetch import Fetched
+from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.dispatch.promptness import Promptness
@@ -42,7 +43,7 @@ class CursorReading(NamedTuple):
 class TrackedSubscription:
     """Dispatches between `start` and `stop`; consumers come and go at any time."""
 
-    def __init__(self, name: str, topic: str, wake: Callable[[], None]) -> None:
+    def __init__(self, name: str, topic: str, wake: Callable[[], None], randbits: RandBits = system_randbits) -> None:
         """`wake`: asks the topic to pump soon."""
         self.name = name
         self.topic = topic
@@ -70,7 +71,9 @@ class TrackedSubscription:
         self._held: dict[PositionKey, Offer | None] = {}  # not to go out for now, and what would have
         self._known_from_ms = 0  # what was due before may have been delivered by whoever was the owner then
         self._expedited_before: set[PositionKey] = set()
-        self._refetch = Refetch(self.dispatcher.replay, self._read_again, wake, self._on_gone, self._on_unread)
+        self._refetch = Refetch(
+            self.dispatcher.replay, self._read_again, wake, self._on_gone, self._on_unread, randbits
+        )
         self._last_now_ms = 0
         self._acked_at = -math.inf
         self._polled = EARLIEST  # the broker's mark-delete position as last heard of

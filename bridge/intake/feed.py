@@ -13,7 +13,9 @@ import structlog
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
+from bridge.clock import RandBits, system_randbits
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from tracker import AckSet, Position
 
@@ -26,7 +28,13 @@ class Feed:
     """`take` gives entries while there are any; `wake` is called when there may be more."""
 
     def __init__(
-        self, start: Position, acks: AckSet, tail: TailBuffer, open_reader: OpenReader, wake: Callable[[], None]
+        self,
+        start: Position,
+        acks: AckSet,
+        tail: TailBuffer,
+        open_reader: OpenReader,
+        wake: Callable[[], None],
+        randbits: RandBits = system_randbits,
     ) -> None:
         """`start`: everything immediate at or below it is acked."""
         self.position = start
@@ -34,6 +42,7 @@ class Feed:
         self._tail = tail
         self._open_reader = open_reader
         self._wake = wake
+        self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
         self._number: int | None = None  # the next item of the tail buffer; None while reading for itself
         self._queue: deque[StoredEntry] = deque()
         self._queue_bytes = 0
@@ -144,7 +153,7 @@ class Feed:
             reader = await self._open_reader(self._read_position, self._on_entries, self._on_closed)
         except BrokerError as error:
             log.warning("feed cannot read", after=str(self._read_position), reason=str(error))
-            await asyncio.sleep(limits.RETRY_BACKOFF_S[-2])
+            await asyncio.sleep(self._backoff.next_s())
             self._opening = None
             self._wake()
             return

@@ -15,7 +15,9 @@ import structlog
 from bridge import limits
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.reader import EntryReader, open_reader
+from bridge.clock import RandBits, system_randbits
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from tracker import EARLIEST, NewEntry, Position, StoreError, TopicIndex
 
@@ -34,6 +36,7 @@ class Harvester:
         on_harvested: Callable[[], None],
         on_closed: Callable[[str], None],
         on_stalled: Callable[[StoreError], None],
+        randbits: RandBits = system_randbits,
     ) -> None:
         """Harvest into an index and a tail buffer; `start` begins.
 
@@ -47,7 +50,7 @@ class Harvester:
         self._on_harvested = on_harvested
         self._on_closed = on_closed
         self._on_stalled = on_stalled
-        self._stalls = 0  # since an entry was stored
+        self._backoff = Backoff(randbits)
         self._resume_at: float | None = None  # on the event loop's clock; None unless stalled
         self._tailed = tail.floor  # up to where the tail buffer has got everything
         self._connection: BrokerConnection | None = None
@@ -121,8 +124,7 @@ class Harvester:
 
     def _stall(self, error: StoreError) -> None:
         self.close()
-        self._resume_at = asyncio.get_running_loop().time() + limits.retry_delay_s(self._stalls)
-        self._stalls += 1
+        self._resume_at = asyncio.get_running_loop().time() + self._backoff.next_s()
         self._on_stalled(error)
 
     def _store(self, entries: list[StoredEntry]) -> None:
@@ -134,7 +136,7 @@ class Harvester:
         if immediate:
             self._tail.push(immediate)
         self._tailed = max(self._tailed, last)
-        self._stalls = 0
+        self._backoff.reset()
         self.position = last
         self.entries_read += len(entries)
 

@@ -17,6 +17,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
 from bridge.intake.harvester import new_entries
+from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.audit import Audit
 from bridge.refill.comparison import Comparison, TopicSide, fingerprints_of
@@ -63,6 +64,7 @@ class GapFiller:
         self._reading: asyncio.Task[None] | None = None
         self._void = False
         self._one_at_a_time = asyncio.Lock()
+        self._backoff = Backoff(connection.randbits, limits.RETRY_BACKOFF_S[-1:])
 
     def find(self, view: SubscriptionView) -> tuple[Position, Position] | None:
         """The positions (after, to] a view misses; None when it misses nothing, which is noted in the view."""
@@ -84,7 +86,7 @@ class GapFiller:
                 # The cursor may have been set further back meanwhile.
                 view.covered = filled and view.mark_delete_position >= after
                 if not filled:
-                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+                    await asyncio.sleep(self._backoff.next_s())
         self._on_filled()
 
     async def read_all_again(self, status: RebuildStatus, engine: Engine, audit: Audit) -> None:
@@ -113,7 +115,7 @@ class GapFiller:
                     what = "what was damaged in the index is there again" if damaged else "what was left out is read"
                     log.info(what, topic=self._topic)
                 else:
-                    await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+                    await asyncio.sleep(self._backoff.next_s())
         self._on_filled()
 
     def _tell(self, lowest: Position, highest: Position) -> None:

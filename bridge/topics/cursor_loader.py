@@ -20,6 +20,7 @@ from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN, history_of, takes_back
 from bridge.ledgers.internal_stats import CursorState, LedgerState
+from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
 from bridge.refill.rebuild_status import Trigger
@@ -76,7 +77,7 @@ class CursorLoader:
             subscription.loading = self._spawn(self._load(subscription))
 
     async def _load(self, subscription: TrackedSubscription) -> None:
-        attempt = 0
+        backoff = Backoff(self._around.randbits)
         while True:
             try:
                 await self._load_once(subscription)
@@ -85,8 +86,7 @@ class CursorLoader:
                 self._on_failed(error)
             except (AdminError, ValueError) as error:
                 log.warning("cannot read cursor", topic=self._topic, subscription=subscription.name, reason=str(error))
-            await asyncio.sleep(limits.retry_delay_s(attempt))
-            attempt += 1
+            await asyncio.sleep(backoff.next_s())
 
     async def _load_once(self, subscription: TrackedSubscription, *, settled: bool = False) -> None:
         state = await self._around.admin.internal_stats(self._topic)
@@ -124,7 +124,7 @@ class CursorLoader:
         view = subscription.view
         assert view is not None
         start = self._book.start_of(subscription.name, view.history, view.acks, state)
-        return Feed(start, view.acks, self._tail, self._open_reader, self._wake)
+        return Feed(start, view.acks, self._tail, self._open_reader, self._wake, self._around.randbits)
 
     async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
         reader = open_reader(self._connection, self._topic, after, on_entries, on_closed)

@@ -9,9 +9,11 @@ from typing import Any
 import structlog
 
 from bridge import limits
+from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.net.backoff import Backoff
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.topics.marks import Marks
@@ -29,13 +31,14 @@ class SyncLoop:
     that is how the failure is noticed.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, randbits: RandBits = system_randbits) -> None:
         """Nothing runs before `run`."""
         self.failure: str | None = None
         """Why nothing is stored at the moment; None when all is well."""
         self.on_recovered: list[Callable[[], None]] = []
         """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
+        self._randbits = randbits
         self._dirty: dict[Durable, None] = {}  # a set whose order is not by chance
         self._waiting: list[asyncio.Future[bool]] = []
         self._wake = asyncio.Event()
@@ -56,7 +59,7 @@ class SyncLoop:
     async def run(self) -> None:
         """Until cancelled. A sync that fails is tried again: positions do not move on meanwhile."""
         now = asyncio.get_running_loop().time
-        attempt = 0
+        backoff = Backoff(self._randbits)
         while True:
             await self._wake.wait()
             await asyncio.sleep(limits.SYNC_INTERVAL_S)
@@ -64,9 +67,8 @@ class SyncLoop:
             if await self.sync():
                 continue
             if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
-                attempt = 0
-            await asyncio.sleep(limits.retry_delay_s(attempt))
-            attempt += 1
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s())
             await self._recover()
             self._wake.set()
 
@@ -122,7 +124,7 @@ class Topics:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
-        self._admission = Admission(around.admin.listed_marks, self._admit)
+        self._admission = Admission(around.admin.listed_marks, self._admit, around.randbits)
         self._marks = Marks(around.admin)
 
     def resume(self) -> None:

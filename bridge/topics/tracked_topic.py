@@ -19,6 +19,7 @@ from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
+from bridge.net.backoff import Backoff
 from bridge.operate.steering import Steering
 from bridge.operate.warnings import Severity, Warned
 from bridge.operate.watch import Watch
@@ -86,7 +87,7 @@ class TrackedTopic:
 
     async def run(self) -> None:
         """Serve the topic partition whenever the broker lets this bridge own it."""
-        attempt = 0
+        backoff = Backoff(self._around.randbits)
         refused: Exception | None
         while True:
             await self.presence.rest(lambda: [] if self.index is None else self.index.views())
@@ -109,11 +110,9 @@ class TrackedTopic:
                 await self._step_down()
             await self._pass_through(refused)
             if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
-                attempt = 0
-            delay = limits.retry_delay_s(attempt)
-            attempt += 1
+                backoff.reset()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(backoff.next_s()):
                     await self._closing.wait()
 
     def _note_failure(self, reason: str | None) -> None:
@@ -272,7 +271,14 @@ class TrackedTopic:
         self._synced_position, self._kept = None, None
         around.mark_dirty(self)
         self.harvester = Harvester(
-            self.topic, index, tail, around.now_ms, self._on_stored, self._on_harvester_closed, self._cannot_store
+            self.topic,
+            index,
+            tail,
+            around.now_ms,
+            self._on_stored,
+            self._on_harvester_closed,
+            self._cannot_store,
+            around.randbits,
         )
         rebuild = SparkRebuild(self.topic, index, around.spark)
         gaps = self._gaps = GapFiller(
@@ -396,7 +402,9 @@ class TrackedTopic:
     def _subscription(self, name: str) -> TrackedSubscription:
         subscription = self.subscriptions.get(name)
         if subscription is None:
-            subscription = self.subscriptions[name] = TrackedSubscription(name, self.topic, self._pump.wake)
+            subscription = self.subscriptions[name] = TrackedSubscription(
+                name, self.topic, self._pump.wake, self._around.randbits
+            )
             subscription.delays = self.watch.delays
         return subscription
 
