@@ -11,7 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from bridge import limits
 from bridge.protocol.names import TopicName
-from bridge.web.access.pulsar_permissions import BrokerSilent, PulsarPermissions, token_key
+from bridge.web.access.pulsar_permissions import BrokerSilent, PulsarPermissions
+from bridge.web.access.secret_hash import secret_hash
 
 TOPIC = TopicName.parse("persistent://acme/orders/a b")
 VERSION = "/admin/v2/brokers/version"
@@ -109,7 +110,7 @@ async def test_answers_are_kept_for_a_while(permissions: PulsarPermissions, brok
 
 async def test_lists_need_not_ask_again(permissions: PulsarPermissions, broker: Broker, clock: Clock) -> None:
     broker.allowed = {("t", SUBSCRIPTIONS): 200}
-    mine, others = token_key("t"), token_key("u")
+    mine, others = secret_hash("t"), secret_hash("u")
     assert permissions.remembers_seeing(mine, str(TOPIC)) is None
     assert await permissions.may_see("t", TOPIC)
     assert not await permissions.may_see("u", TOPIC)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import json
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridge.protocol.names import TopicName
-from bridge.web.access.pulsar_permissions import PulsarPermissions, token_key
+from bridge.web.access.pulsar_permissions import PulsarPermissions
+from bridge.web.access.secret_hash import secret_hash
 
 _ROLE_LENGTH = 200
 
@@ -83,7 +83,7 @@ class TokenRules:
     def __init__(self, token: str | None, read_token: str | None) -> None:
         """Keep hashes, of the same length whatever the tokens'."""
         self._known = [
-            (_digest(known), Caller(name, self, may_steer))
+            (secret_hash(known), Caller(name, self, may_steer))
             for known, name, may_steer in ((token, "token", True), (read_token, "read-token", False))
             if known is not None
         ]
@@ -95,7 +95,7 @@ class TokenRules:
 
     async def identify(self, token: str | None) -> Caller | None:
         """Compare with both, in a time that does not depend on them."""
-        given = _digest(token or "")
+        given = secret_hash(token or "")
         found = [caller for known, caller in self._known if hmac.compare_digest(known, given)]
         return found[0] if found and token else None
 
@@ -129,7 +129,7 @@ class PulsarRules:
         """Return the role, once the broker took the token for valid."""
         if not token or not await self._permissions.accepts(token):
             return None
-        return Caller(role_in(token) or "pulsar client", self, token=token, key=token_key(token))
+        return Caller(role_in(token) or "pulsar client", self, token=token, key=secret_hash(token))
 
     def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
         """Return what the broker said a short while ago."""
@@ -166,7 +166,3 @@ def role_in(token: str) -> str | None:
     if not isinstance(subject, str) or not subject.isprintable():
         return None
     return subject[:_ROLE_LENGTH] or None
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

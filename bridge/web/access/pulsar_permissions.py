@@ -8,7 +8,6 @@ a super user, the version any token that is valid.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from bridge import limits
 from bridge.broker.connection import describe
 from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
+from bridge.web.access.secret_hash import secret_hash
 
 _ALLOWED = (200, 204)
 _REFUSED = (401, 403, 404)
@@ -68,13 +68,13 @@ class PulsarPermissions:
         answer = await self.may_steer(token, topic) or (
             _is_plain(topic) and await self._allowed(token, f"{topic.rest_path}/subscriptions")
         )
-        self._keep((token_key(token), str(topic)), answer)
+        self._keep((secret_hash(token), str(topic)), answer)
         return answer
 
     def remembers_seeing(self, key: bytes, topic: str) -> bool | None:
         """Return what `may_see` answered a short while ago, None when it has to be asked.
 
-        Cheap, for lists of many topics. `key`: of `token_key`.
+        Cheap, for lists of many topics. `key`: the `secret_hash` of the token.
         """
         known = self._answers.get((key, topic))
         return known[0] if known is not None and self._clock() < known[1] else None
@@ -88,7 +88,7 @@ class PulsarPermissions:
         self._checks_until = self._clock() + limits.ACCESS_ANSWER_LASTS_S
 
     async def _allowed(self, token: str, path: str) -> bool:
-        key = token_key(token), path
+        key = secret_hash(token), path
         known = self._answers.get(key)
         if known is not None and self._clock() < known[1]:
             self._answers.move_to_end(key)
@@ -125,11 +125,6 @@ class PulsarPermissions:
         if status in _REFUSED:
             return False
         raise BrokerSilent(f"the broker did not say whether this is allowed: {status}")
-
-
-def token_key(token: str) -> bytes:
-    """Return what a token is remembered by: its hash, so that no token stays in memory for this."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def _is_plain(topic: TopicName) -> bool:

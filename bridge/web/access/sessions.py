@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
 from bridge import limits
+from bridge.web.access.secret_hash import secret_hash
 
 
 class Session(NamedTuple):
@@ -36,19 +36,14 @@ class Sessions:
         self._known = {key: one for key, one in self._known.items() if one.until > now}
         while len(self._known) >= limits.WEB_SESSIONS_MAX:
             del self._known[next(iter(self._known))]
-        self._known[_key(session_id)] = Session(token, now + limits.WEB_SESSION_LASTS_S)
+        self._known[secret_hash(session_id)] = Session(token, now + limits.WEB_SESSION_LASTS_S)
         return session_id
 
     def token(self, session_id: str) -> str | None:
         """Return the token of a session, None when it is not known or over."""
-        session = self._known.get(_key(session_id))
+        session = self._known.get(secret_hash(session_id))
         return session.token if session is not None and self._clock() < session.until else None
 
     def close(self, session_id: str) -> None:
         """Forget a session."""
-        self._known.pop(_key(session_id), None)
-
-
-def _key(session_id: str) -> bytes:
-    # Looked up by hash: the time it takes says nothing about ids that are known.
-    return hashlib.sha256(session_id.encode("utf-8", "surrogateescape")).digest()
+        self._known.pop(secret_hash(session_id), None)
