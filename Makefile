@@ -4,9 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
+REPORTS := build/reports
+MEASURE  = COVERAGE_FILE=build/coverage $(BIN)/coverage
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test unit broker-test lint format types bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean
+.PHONY: help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -22,7 +24,20 @@ demo: $(STAMP)   ## a real Pulsar, the bridge in front, delayed messages on time
 	@$(BIN)/delay-bridge demo $(ARGS)
 
 test: $(STAMP)   ## everything a change must pass, in processes side by side: much of it is waiting
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --junitxml=$(REPORTS)/test.xml $(ARGS)
+
+fast: $(STAMP)   ## what can be known within a minute and without Java: style, types, unit and model tests
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target style types fast-tests
+
+fast-tests: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not broker" --junitxml=$(REPORTS)/fast.xml tests/model tests/unit $(ARGS)
+
+coverage: $(STAMP) ## the lines of bridge and tracker that no unit, model or simulated test reaches; into build/reports
+	$(MEASURE) run --source=bridge,tracker --omit=bridge/protocol/pulsar_pb2.py -m pytest -q -m "not broker" $(wildcard tests/unit tests/model tests/simulation) $(ARGS)
+	@mkdir -p $(REPORTS)
+	$(MEASURE) html --quiet --directory=$(REPORTS)/coverage
+	$(MEASURE) report --show-missing --skip-covered --sort=-miss >$(REPORTS)/coverage.txt
+	@tail -n 3 $(REPORTS)/coverage.txt; echo "line by line: $(REPORTS)/coverage.txt and $(REPORTS)/coverage/index.html"
 
 unit: $(STAMP)   ## the tests that need no broker
 	$(BIN)/python -m pytest -m "not broker" $(ARGS)
@@ -39,9 +54,13 @@ race-long: $(STAMP) ## ten thousand cancels around the due time
 interleavings: $(STAMP) ## a hundred random orders of seeks, resets, unloads, deletions and ends of two bridges and their broker
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest -s tests/broker/test_interleavings.py $(ARGS)
 
-lint: $(STAMP)   ## style and types
+lint: style types ## style and types
+
+style: $(STAMP)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+
+types: $(STAMP)
 	$(BIN)/mypy
 
 format: $(STAMP) ## rewrite into the house style

@@ -22,7 +22,7 @@ from bridge.embedded.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 60
-NOT_FOR_TESTS = {"grpcio-tools", "mypy", "playwright", "pytest-xdist", "ruff", "uv"}
+NOT_FOR_TESTS = {"coverage", "grpcio-tools", "mypy", "playwright", "pytest-xdist", "ruff", "uv"}
 """Of the development group what builds or checks, rather than runs, tests."""
 ASKED = (("/healthz", 200), ("/readyz", 503), ("/", 200), ("/metrics", 200), ("/openapi.json", 200))
 LEFT_OUT = (

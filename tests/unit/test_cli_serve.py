@@ -17,6 +17,7 @@ from bridge.embedded.ports import free_ports
 from tests.helpers import wait_until
 from tracker import Store
 
+pytestmark = pytest.mark.slow
 ENV = {name: value for name, value in os.environ.items() if not name.startswith("DELAY_BRIDGE_")}
 
 

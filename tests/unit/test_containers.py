@@ -189,6 +189,7 @@ def test_the_wheel_holds_all_that_runs(wheel: Path) -> None:
     assert not [name for name in inside if name.startswith(("tests", "deploy"))]
 
 
+@pytest.mark.slow
 def test_the_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     """Unpacked, away from the checkout: what it shows is what it was given."""
     with zipfile.ZipFile(wheel) as archive:

@@ -78,6 +78,7 @@ def test_asked_for_at_once_it_is_fetched_once(tmp_path: Path, repository: Path) 
     assert len(fetches) == 1
 
 
+@pytest.mark.slow
 def test_damaged_distribution_is_fetched_again(tmp_path: Path, repository: Path) -> None:
     publish(repository)
     home = ensure_distribution(tmp_path, progress=False)
@@ -89,6 +90,7 @@ def test_damaged_distribution_is_fetched_again(tmp_path: Path, repository: Path)
         assert (home / "lib" / "a.jar").is_file()
 
 
+@pytest.mark.slow
 def test_wrong_checksum_is_noticed_and_leaves_nothing(tmp_path: Path, repository: Path) -> None:
     publish(repository, checksum="0" * 40)
     with pytest.raises(DistributionError, match="invalid sha1"):

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.index import MUST_HOLD
 
 
+@pytest.mark.slow
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.index", "--scale", "0.0001", "--output", str(output)]

@@ -137,6 +137,7 @@ def fail_in_a_flush(filling: Filling) -> int:
     return stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", [fail_in_the_log, fail_in_a_flush])
 def test_full_and_room_again(tmp_path: Path, fail: Callable[[Filling], int]) -> None:
     in_child(_full_and_room_again, tmp_path, fail)
@@ -169,6 +170,7 @@ def _full_and_room_again(path: Path, fail: Callable[[Filling], int]) -> None:
         Filling(store, TopicIndex(store, TOPIC)).check(stored)
 
 
+@pytest.mark.slow
 def test_no_room_to_open_anew(tmp_path: Path) -> None:
     in_child(_no_room_to_open_anew, tmp_path)
 
@@ -379,6 +381,7 @@ def test_the_probe_leaves_room_for_what_the_log_holds(tmp_path: Path, monkeypatc
         store.recover()
 
 
+@pytest.mark.slow
 def test_a_torn_log_opens_without_its_last_record(tmp_path: Path) -> None:
     """A machine that went down may leave the log cut anywhere: what is there fits together all the same."""
     filling = Filling.begin(tmp_path / "data")

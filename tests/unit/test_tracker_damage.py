@@ -98,6 +98,7 @@ def move_all(index: TopicIndex) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("harm", [flip_bit, truncate])
 def test_what_is_lost_is_reported_and_filled_again(

@@ -249,6 +249,7 @@ def test_checking_notices_what_does_not_fit() -> None:
 # --- memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "count"), [(0, 40_000), (128, 200_000), (1_000, 40_000), (4_000, 20_000)])
 def test_an_entry_costs_little_beside_its_value(size: int, count: int) -> None:
     order = list(range(count))
