@@ -1,11 +1,12 @@
 """What the pages say of the code holds: modules to run and to import are there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.named import ROOT, defined_in
+from tests.named import ROOT, defined_in, stale
 from tests.unit.test_cli_reference import PAGES
 
 DECISIONS = ROOT / "docs" / "decisions"
@@ -57,3 +58,32 @@ def test_a_decision_is_a_short_page(number: str) -> None:
     for kind, other in (("Supersedes", "Superseded by"), ("Superseded by", "Supersedes")):
         for named in re.findall(rf"^{kind} (\d+)\.$", text, re.MULTILINE):
             assert f"\n{other} {number}.\n" in decisions()[named].read_text()
+
+
+# -- for those who carry on
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "docs/releasing.md"])
+def test_what_is_named_is_there(name: str) -> None:
+    assert not stale((ROOT / name).read_text())
+
+
+def test_contributing_lists_every_target() -> None:
+    listed = set(re.findall(r"`make ([\w-]+)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    explained = set(re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert listed == explained
+
+
+def test_contributing_lists_every_folder_of_tests() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    listed = re.findall(r"^\| `(tests/\w+)/` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(config["testpaths"])
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name in ("docker-compose.yml", "deploy/kubernetes/delay-bridge.yaml"):
+        assert set(re.findall(r"image: pulsar-delay-bridge:(\S+)", (ROOT / name).read_text())) == {version}
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert [each.split()[0] for each in headings[1:2]] in ([], [version])
