@@ -67,7 +67,7 @@ def add_all(index: TopicIndex, batches: Iterable[list[NewEntry]]) -> list[float]
     took = []
     for batch in batches:
         started = time.perf_counter()
-        index.add(batch, Position(batch[-1].ledger, batch[-1].entry), 0)
+        index.add(batch, Position(batch[-1].ledger, batch[-1].entry))
         took.append(time.perf_counter() - started)
     return took
 
@@ -294,7 +294,7 @@ def add_for_ever(path: Path) -> Figures:
         with group_sync(store):
             print("adding", flush=True)
             for batch in batches:
-                index.add(batch, Position(batch[-1].ledger, batch[-1].entry), 0)
+                index.add(batch, Position(batch[-1].ledger, batch[-1].entry))
     return {}
 
 
@@ -319,7 +319,7 @@ def large_resident(path: Path, count: int) -> Figures:
         first = (index.harvested_position.ledger + 1 - 10) * 50_000
         with group_sync(store):
             for batch in slices(first, count, random_due(5)):
-                index.add(batch, Position(batch[-1].ledger, batch[-1].entry), 0)
+                index.add(batch, Position(batch[-1].ledger, batch[-1].entry))
         added = resident()
         view, got, now = index.view("a"), 0, BASE_MS
         while got < count:

@@ -99,7 +99,7 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
         else:
             index.start_at(Position(1, -1))
             entries = [NewEntry(now_ms + 60_000 * each, 1, each, 1, bytes(128)) for each in range(SMALL)]
-            index.add(entries, Position(1, SMALL - 1), now_ms)
+            index.add(entries, Position(1, SMALL - 1))
         for subscription_name in SUBSCRIPTIONS:
             subscription = TrackedSubscription(subscription_name, name, lambda: None)
             subscription.view = index.view(subscription_name)

@@ -181,7 +181,7 @@ class TopicIndex:
         self._core.write_topic(replace(self._core.record, harvested=position), batch)
         left_out()
 
-    def add(self, entries: Sequence[NewEntry], harvested_position: Position, now_ms: int) -> None:
+    def add(self, entries: Sequence[NewEntry], harvested_position: Position) -> None:
         """Append harvested entries and move the harvested position, in one write.
 
         Entries come in position order, at most at `harvested_position` (else ValueError); those at or below the former
@@ -200,7 +200,7 @@ class TopicIndex:
             raise ValueError(f"entry {previous} of {self.topic} lies above the harvested position {harvested_position}")
         self._insert(fresh, max(harvested_position, self._core.harvested))
 
-    def backfill(self, entries: Sequence[NewEntry], now_ms: int) -> int:
+    def backfill(self, entries: Sequence[NewEntry]) -> int:
         """Store entries at or below the harvested position that may be known; return how many were new.
 
         Entries above the harvested position are left to the harvester. Raises StoreError; then nothing changed.

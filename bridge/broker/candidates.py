@@ -19,7 +19,6 @@ WEB_URL, SIGNED_AT, SIGNATURE = "web-url", "signed-at", "signature"
 """Metadata of a bridge's consumer: where its REST is; when the statement was signed, in epoch ms; its HMAC-SHA256."""
 _SERVICE_URL = re.compile(r"pulsar(\+ssl)?://[\w.:\[\]-]+", re.ASCII)
 _WEB_URL = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~%-]*)?", re.ASCII)
-_NOT_LISTED = "the broker's statistics do not list this bridge: is broker_web_url of another cluster?"
 _SIGNED_AS = "pulsar-delay-bridge stands for a topic, 1"
 
 

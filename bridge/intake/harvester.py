@@ -32,7 +32,6 @@ class Harvester:
         topic: str,
         index: TopicIndex,
         tail: TailBuffer,
-        now_ms: Callable[[], int],
         on_harvested: Callable[[], None],
         on_closed: Callable[[str], None],
         on_stalled: Callable[[StoreError], None],
@@ -46,7 +45,6 @@ class Harvester:
         self._topic = topic
         self._index = index
         self._tail = tail
-        self._now_ms = now_ms
         self._on_harvested = on_harvested
         self._on_closed = on_closed
         self._on_stalled = on_stalled
@@ -129,7 +127,7 @@ class Harvester:
 
     def _store(self, entries: list[StoredEntry]) -> None:
         last = Position(entries[-1].ledger, entries[-1].entry)
-        self._index.add(new_entries(entries), last, self._now_ms())
+        self._index.add(new_entries(entries), last)
         immediate = [entry for entry in entries if entry.deliver_at_ms is None and not entry.marker]
         if entries[0][:2] <= self._tailed:  # read again because the index had lost it
             immediate = [entry for entry in immediate if entry[:2] > self._tailed]

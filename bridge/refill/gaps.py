@@ -269,7 +269,7 @@ class GapFiller:
         try:
             for start in range(0, len(entries), limits.HARVEST_SLICE):
                 slice_of = new_entries(entries[start : start + limits.HARVEST_SLICE])
-                indexed += self._index.backfill(slice_of, self._now_ms())
+                indexed += self._index.backfill(slice_of)
         except StoreError as error:
             self._begin_again()
             self._on_failed(error)

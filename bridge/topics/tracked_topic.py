@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
@@ -23,7 +23,6 @@ from bridge.net.backoff import Backoff
 from bridge.operate.steering import Steering
 from bridge.operate.warnings import Severity, Warned
 from bridge.operate.watch import Watch
-from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.refill.gaps import GapFiller
@@ -39,9 +38,6 @@ from bridge.topics.surroundings import Surroundings
 from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
-
-OnEntries = Callable[[list[StoredEntry]], None]
-OnClosed = Callable[[str], None]
 
 
 class TrackedTopic:
@@ -274,7 +270,6 @@ class TrackedTopic:
             self.topic,
             index,
             tail,
-            around.now_ms,
             self._on_stored,
             self._on_harvester_closed,
             self._cannot_store,

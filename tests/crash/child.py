@@ -217,7 +217,7 @@ class Worker:
         upto = harvested + self.choose.choice([1, 5, 10, 20, 40, 120])
         first = max(START, harvested + 1 - self.choose.randrange(3))  # what is known already is passed over
         entries = self.universe.entries(range(first, upto + 1))
-        self.do("add", lambda: self.index.add(entries, position_at(upto), 0), upto=upto)
+        self.do("add", lambda: self.index.add(entries, position_at(upto)), upto=upto)
 
     def backfill(self) -> None:
         assert self.index.floor is not None
@@ -227,7 +227,7 @@ class Worker:
         if low >= high:
             return
         entries = self.universe.entries(range(low + 1, high + 1))
-        self.do("backfill", lambda: self.index.backfill(entries, 0), low=low, high=high)
+        self.do("backfill", lambda: self.index.backfill(entries), low=low, high=high)
         if high >= floor:
             self.do("lower", lambda: number_at(self.index.lower_floor(position_at(low))), to=low)
 
@@ -386,7 +386,7 @@ class Worker:
         harvested = number_at(other.harvested_position)
         upto = harvested + 10
         entries = self.universe.entries(range(harvested + 1, upto + 1))
-        self.do("other add", lambda: other.add(entries, position_at(upto), 0), upto=upto)
+        self.do("other add", lambda: other.add(entries, position_at(upto)), upto=upto)
 
 
 def main() -> None:

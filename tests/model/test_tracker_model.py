@@ -144,13 +144,13 @@ class TopicIndexMachine(RuleBasedStateMachine):
             self.remember(self.position_at(number), time)
             number += 1
         self.harvested = max(self.harvested, self.position_at(number - 1))
-        self.index.add(entries, self.harvested, 0)
+        self.index.add(entries, self.harvested)
 
     @rule(numbers=st.lists(st.integers(0, 19), max_size=8))
     def backfill(self, numbers: list[int]) -> None:
         positions = [self.position_at(number) for number in numbers]
         new = {position for position in positions if position not in self.stored}
-        count = self.index.backfill([self.entry(at, self.history[at]) for at in positions], 0)
+        count = self.index.backfill([self.entry(at, self.history[at]) for at in positions])
         assert count == len(new)
         for position in new:
             self.remember(position, self.history[position])

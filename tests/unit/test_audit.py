@@ -63,7 +63,7 @@ def test_an_index_has_the_fingerprints_of_its_entries(tmp_path: Path, cut: int) 
         index.start_at(EARLIEST)
         for start in range(0, len(entries), 500):
             last = entries[start + 499]
-            index.add(entries[start : start + 500], Position(last.ledger, last.entry), 0)
+            index.add(entries[start : start + 500], Position(last.ledger, last.entry))
         total: dict[Cell, Fingerprint] = {}
         for part in index_fingerprints(index, scope):
             add_up(total, part)

@@ -122,7 +122,7 @@ def test_entries_harvested_and_handed_out_meanwhile_stay(tmp_path: Path) -> None
         view = index.view("a")
         view.active = True
         later = {(10, number): 30 * number for number in range(60)}
-        index.add([NewEntry(time, *at, 1, raw_of(at)) for at, time in later.items()], Position(10, 59), 0)
+        index.add([NewEntry(time, *at, 1, raw_of(at)) for at, time in later.items()], Position(10, 59))
         while index.prefetch(0, 100):
             pass
         found = {(due.ledger, due.entry): due.deliver_at_ms for due in index.due(view, 1_000, 10_000)}
@@ -250,7 +250,7 @@ def test_entries_that_are_there_already_are_not_loaded_twice(tmp_path: Path) -> 
     make_load(tmp_path / "files", entries)
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
-        index.backfill([NewEntry(entries[3, 50], 3, 50, 1, raw_of((3, 50)))], 0)
+        index.backfill([NewEntry(entries[3, 50], 3, 50, 1, raw_of((3, 50)))])
         with pytest.raises(BulkError, match=r"has entries between 3:\d+ and 5:\d+ already"):
             BulkLoad(index.bulk, tmp_path / "files").load_all()
         index.check()
@@ -279,7 +279,7 @@ def test_a_group_cut_short_between_its_steps(
         for step in range(steps):
             next(going)
             at = (10, step)
-            index.add([NewEntry(later[at], *at, 1, raw_of(at))], Position(*at), 0)
+            index.add([NewEntry(later[at], *at, 1, raw_of(at))], Position(*at))
             for due in index.due(view, 300, 20):
                 view.ack(due.ledger, due.entry)
                 acked.add((due.ledger, due.entry))

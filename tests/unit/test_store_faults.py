@@ -85,7 +85,7 @@ class Filling:
     def add(self) -> None:
         """Add a slice, as a harvester does: from behind the harvested position."""
         first = self.next_number
-        self.index.add([entry(first + n) for n in range(SLICE)], Position(1, first + SLICE - 1), 0)
+        self.index.add([entry(first + n) for n in range(SLICE)], Position(1, first + SLICE - 1))
 
     def add_until_failure(self) -> int:
         """Return how many entries are stored."""
@@ -334,10 +334,10 @@ def test_reads_say_so_when_nothing_can_be_opened(
 ) -> None:
     index = TopicIndex(faulty, TOPIC)
     index.start_at(EARLIEST)
-    index.add([entry(0)], Position(1, 0), 0)
+    index.add([entry(0)], Position(1, 0))
     faults.at = "before write"
     with pytest.raises(StoreError):
-        index.add([entry(1)], Position(1, 1), 0)
+        index.add([entry(1)], Position(1, 1))
 
     def fail(*_: object) -> None:
         raise OSError("input/output error")
@@ -357,7 +357,7 @@ def test_reads_say_so_when_nothing_can_be_opened(
                 read()
         assert_refused(faulty)
     faulty.recover()
-    index.add([entry(1)], Position(1, 1), 0)
+    index.add([entry(1)], Position(1, 1))
     index.check()
 
 
@@ -425,7 +425,7 @@ class OneTopic:
     def write(self) -> None:
         assert self.index.harvested_position is not None
         number = self.index.harvested_position.entry + 1
-        self.index.add([entry(number)], Position(1, number), 0)
+        self.index.add([entry(number)], Position(1, number))
 
     def harvested_unsynced(self) -> Position | None:
         return self.index.harvested_position

@@ -60,7 +60,7 @@ class Scene:
         for entry, deliver_at in enumerate(delays):
             raw = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))[4:]  # no metadata: in one piece
             new = [] if deliver_at is None else [NewEntry(deliver_at, 1, entry, BATCH, raw)]
-            index.add(new, Position(1, entry), 0)
+            index.add(new, Position(1, entry))
             if deliver_at is None:
                 tail.push([StoredEntry(1, entry, None, BATCH, False, raw)])
         self.subscription = TrackedSubscription("s", TOPIC, lambda: None)

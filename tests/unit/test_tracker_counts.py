@@ -22,7 +22,7 @@ def index(tmp_path: Path) -> Iterator[TopicIndex]:
         made = TopicIndex(store, "persistent://a/b/c", partition_width_ms=WIDTH_MS, near_term_bytes=1 << 16)
         made.start_at(Position(1, -1))
         dues = [START + choose.randrange(SPAN) for _ in range(COUNT)]
-        made.add([NewEntry(due, 1, n, 1, bytes(20)) for n, due in enumerate(dues)], Position(1, COUNT), START)
+        made.add([NewEntry(due, 1, n, 1, bytes(20)) for n, due in enumerate(dues)], Position(1, COUNT))
         view = made.view("s")
         view.active = True
         for number in range(0, COUNT, 3):

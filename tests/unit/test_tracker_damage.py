@@ -42,7 +42,7 @@ def fill(path: Path, entries: Entries) -> None:
         index = open_index(store)
         index.start_at(EARLIEST)
         index.view("a")
-        index.add(new_entries(entries), LAST, 0)
+        index.add(new_entries(entries), LAST)
 
 
 def data_file(path: Path) -> Path:
@@ -117,7 +117,7 @@ def test_what_is_lost_is_reported_and_filled_again(
             assert sum(known.entries for known in ranges) + index.entries == COUNT
         index.check()
         later = {(20, number): choose.randrange(4_000) for number in range(200)}
-        index.add(new_entries(later), Position(20, 199), 0)
+        index.add(new_entries(later), Position(20, 199))
         found = drained(index)
         assert found == later
         delivered |= found
@@ -129,7 +129,7 @@ def test_what_is_lost_is_reported_and_filled_again(
         assert not drained(index), "what was acked stays so"
         for known in ranges:
             within = {at: time for at, time in entries.items() if known.lowest <= at <= known.highest}
-            index.backfill(new_entries(within), 0)
+            index.backfill(new_entries(within))
         index.damage.healed()
         assert index.damage.ranges == []
         delivered |= drained(index)
@@ -182,7 +182,7 @@ def test_a_move_goes_on_after_a_restart_while_entries_come_and_go(tmp_path: Path
             index.damage.move_some(300)
             new = {(20, number + step): 37 * (number + step) % 4_000 for step in range(20)}
             number += 20
-            index.add(new_entries(new), Position(20, number - 1), 0)
+            index.add(new_entries(new), Position(20, number - 1))
             more |= new
             index.check()
     else:

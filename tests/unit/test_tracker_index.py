@@ -49,7 +49,7 @@ def add(index: TopicIndex, *times: int) -> None:
     harvested = index.harvested_position or EARLIEST
     first = harvested.entry + 1 if harvested.ledger == 2 else 0
     entries = [entry(first + at, time) for at, time in enumerate(times)]
-    index.add(entries, Position(2, first + len(times) - 1), 0)
+    index.add(entries, Position(2, first + len(times) - 1))
 
 
 def numbers(found: list[DueEntry]) -> list[int]:
@@ -175,18 +175,18 @@ def test_a_call_looks_at_a_bounded_number_of_acked_entries(index: TopicIndex) ->
 
 def test_known_entries_are_skipped(index: TopicIndex) -> None:
     add(index, 10, 20)
-    index.add([entry(0, 10), entry(1, 20), entry(2, 30)], Position(2, 5), 0)
+    index.add([entry(0, 10), entry(1, 20), entry(2, 30)], Position(2, 5))
     assert index.entries == 3
-    index.add([entry(2, 30)], Position(2, 4), 0)
+    index.add([entry(2, 30)], Position(2, 4))
     assert index.harvested_position == Position(2, 5)
     index.check()
 
 
 def test_disorder_is_refused_before_anything_is_written(index: TopicIndex) -> None:
     with pytest.raises(ValueError, match="out of order"):
-        index.add([entry(3, 10), entry(2, 10)], Position(2, 3), 0)
+        index.add([entry(3, 10), entry(2, 10)], Position(2, 3))
     with pytest.raises(ValueError, match="above the harvested position"):
-        index.add([entry(3, 10)], Position(2, 2), 0)
+        index.add([entry(3, 10)], Position(2, 2))
     assert index.entries == 0
     assert index.harvested_position == Position(1, 9)
     index.check()
@@ -197,7 +197,7 @@ def test_a_fresh_index_must_be_started_once(store: Store) -> None:
     assert index.harvested_position is None
     assert index.floor is None
     with pytest.raises(StoreError, match="not started"):
-        index.add([], Position(1, 0), 0)
+        index.add([], Position(1, 0))
     index.start_at(Position(1, 0))
     with pytest.raises(StoreError, match="begun already"):
         index.start_at(Position(1, 0))
@@ -208,8 +208,8 @@ def test_backfill_counts_what_is_new(index: TopicIndex) -> None:
     add(index, 10)
     index.due(view, 50, 10)
     old = [NewEntry(20, 1, number, 2, b"old") for number in (3, 4)]
-    assert index.backfill([*old, old[0], entry(0, 10), entry(9, 10)], 0) == 2
-    assert index.backfill(old, 0) == 0
+    assert index.backfill([*old, old[0], entry(0, 10), entry(9, 10)]) == 2
+    assert index.backfill(old) == 0
     assert index.entries == 3
     assert [due[2:5] for due in index.due(view, 50, 10)] == [(1, 3, 2), (1, 4, 2)]
     index.check()
@@ -217,7 +217,7 @@ def test_backfill_counts_what_is_new(index: TopicIndex) -> None:
 
 def test_the_floor_does_not_sink_below_what_was_dropped_meanwhile(index: TopicIndex) -> None:
     view = active_view(index)
-    index.backfill([NewEntry(20, 1, 3, 1, b"old"), NewEntry(220, 1, 5, 1, b"old")], 0)
+    index.backfill([NewEntry(20, 1, 3, 1, b"old"), NewEntry(220, 1, 5, 1, b"old")])
     for due in index.due(view, 50, 10):
         view.ack(due.ledger, due.entry)
     assert index.drop_consumed(100) == 1
@@ -396,7 +396,7 @@ def test_next_due_looks_past_the_window_without_reading(index: TopicIndex) -> No
 
 def test_large_message_counts_come_back(index: TopicIndex) -> None:
     view = active_view(index)
-    index.add([NewEntry(10, 2, 0, 1_000, b"batch"), NewEntry(10, 2, 1, 0, b"odd")], Position(2, 1), 0)
+    index.add([NewEntry(10, 2, 0, 1_000, b"batch"), NewEntry(10, 2, 1, 0, b"odd")], Position(2, 1))
     assert [due.message_count for due in index.due(view, 10, 10)] == [1_000, 1]
 
 
@@ -411,7 +411,7 @@ def test_disk_space_of_dropped_partitions_is_given_back(tmp_path: Path, monkeypa
         index.start_at(EARLIEST)
         choose = random.Random(1)
         entries = [NewEntry(number // 10, 1, number, 1, choose.randbytes(500)) for number in range(10_000)]
-        index.add(entries, Position(1, 9_999), 0)
+        index.add(entries, Position(1, 9_999))
         index.view("a").advance(Position(1, 7_999))
     with Store.open(tmp_path) as store:
         index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)

@@ -28,7 +28,7 @@ def killed_copy(path: Path, copy: Path, flushed: bool) -> None:
         for write in range(WRITES):
             for index in indexes:
                 batch = [entry(write * SLICE + step) for step in range(SLICE)]
-                index.add(batch, Position(1, batch[-1].entry), 0)
+                index.add(batch, Position(1, batch[-1].entry))
                 index.view("a").ack(1, batch[0].entry)
                 index.persist_views()
             if flushed and write == WRITES - 3:
@@ -59,10 +59,10 @@ def test_a_flipped_bit_takes_the_end_of_the_log(tmp_path: Path, seed: int, flush
                 index.check()
                 assert index.entries == harvested.entry + 1
             missing = [entry(number) for number in range(harvested.entry + 1, WRITES * SLICE)]
-            index.add(missing, Position(1, WRITES * SLICE - 1), 0)
+            index.add(missing, Position(1, WRITES * SLICE - 1))
             for known in index.damage.ranges:
                 again = range(known.lowest.entry, known.highest.entry + 1)
-                index.backfill([entry(number) for number in again], 0)
+                index.backfill([entry(number) for number in again])
             if index.damage.ranges:
                 index.damage.healed()
             while index.damage.move_some(100):

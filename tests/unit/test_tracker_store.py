@@ -71,7 +71,7 @@ def test_topics_are_independent(tmp_path: Path) -> None:
         for topic in (TOPIC, "default", TOPIC + "-2"):
             index = TopicIndex(store, topic)
             index.start_at(EARLIEST)
-            index.add([NewEntry(5, 1, 0, 1, topic.encode())], Position(1, 0), 0)
+            index.add([NewEntry(5, 1, 0, 1, topic.encode())], Position(1, 0))
     with Store.open(tmp_path) as store:
         assert store.topics() == sorted([TOPIC, "default", TOPIC + "-2"])
         store.drop_topic(TOPIC)
@@ -122,7 +122,7 @@ def test_writes_go_on_while_another_thread_syncs(tmp_path: Path) -> None:
         thread = threading.Thread(target=sync)
         thread.start()
         for number in range(300):
-            index.add([NewEntry(number, 1, number, 1, b"x")], Position(1, number), 0)
+            index.add([NewEntry(number, 1, number, 1, b"x")], Position(1, number))
         stop.set()
         thread.join()
         assert not failures
@@ -141,7 +141,7 @@ number = 0
 while True:
     slice = [NewEntry(n * 977 % 10_000, 1, n, 1, b"raw %d" % n) for n in range(number, number + 50)]
     number += 50
-    index.add(slice, Position(1, number - 1), 0)
+    index.add(slice, Position(1, number - 1))
     view.ack(1, number - 1)
     index.persist_views()
     store.sync()

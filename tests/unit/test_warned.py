@@ -37,7 +37,7 @@ def add(index: TopicIndex, dues: list[int]) -> None:
     assert known is not None
     first = known.entry + 1
     entries = [NewEntry(NOW + due, 1, first + number, 1, b"x") for number, due in enumerate(dues)]
-    index.add(entries, Position(1, first + len(entries) - 1), NOW)
+    index.add(entries, Position(1, first + len(entries) - 1))
 
 
 def codes(index: TopicIndex, policies: Policies, forecasts: dict[str, Forecast] | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.web.access.callers import role_in
-from bridge.web.access.control import ALWAYS_OPEN, actor_of, logged_in_as
+from bridge.web.access.control import ALWAYS_OPEN, actor_of
 from bridge.web.access.guards import HEADERS, host_name
 from bridge.web.access.sessions import Sessions
 from bridge.web.server import build_web_app
@@ -49,13 +49,12 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
 
 
 async def _who(request: web.Request) -> web.Response:
-    return web.json_response([actor_of(request), logged_in_as(request)])
+    return web.Response(text=actor_of(request))
 
 
-async def who(client: Client, **headers: str) -> list[str | None]:
+async def who(client: Client, **headers: str) -> str:
     async with client.get("/who", headers=headers) as answer:
-        found: list[str | None] = await answer.json()
-        return found
+        return await answer.text()
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -154,11 +153,11 @@ async def test_log_in_and_out(connect: Connect) -> None:
 
 async def test_handlers_know_who_asks(connect: Connect) -> None:
     client = await connect(access="token", web_token=TOKEN, web_read_token=READ_TOKEN)
-    assert await who(client, **bearer(TOKEN)) == ["token from 127.0.0.1", None]
-    assert await who(client, **bearer(READ_TOKEN)) == ["read-token from 127.0.0.1", None]
+    assert await who(client, **bearer(TOKEN)) == "token from 127.0.0.1"
+    assert await who(client, **bearer(READ_TOKEN)) == "read-token from 127.0.0.1"
     async with client.post("/login", data={"token": READ_TOKEN}, allow_redirects=False):
-        assert await who(client) == ["read-token from 127.0.0.1", "read-token"]
-    assert await who(await connect()) == ["local from 127.0.0.1", None]
+        assert await who(client) == "read-token from 127.0.0.1"
+    assert await who(await connect()) == "local from 127.0.0.1"
 
 
 async def test_the_cookie_is_for_https_where_that_is_spoken(connect: Connect) -> None:

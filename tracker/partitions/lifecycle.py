@@ -16,7 +16,6 @@ what lies farthest ahead when nearer entries arrive: from `in memory` back to `l
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
 
 from tracker.keys import key_time
 from tracker.near.window import NearTermWindow
@@ -32,18 +31,6 @@ class PartitionState(Enum):
     IN_MEMORY = "in memory"
     DRAINING = "draining"
     DROPPED = "dropped"
-
-
-NEXT_STATES: Final = {
-    PartitionState.ON_DISK: {PartitionState.LOADING, PartitionState.IN_MEMORY, PartitionState.DRAINING},
-    PartitionState.LOADING: {PartitionState.ON_DISK, PartitionState.IN_MEMORY, PartitionState.DRAINING},
-    PartitionState.IN_MEMORY: {PartitionState.ON_DISK, PartitionState.LOADING, PartitionState.DRAINING},
-    # A clock that is set back finds a draining partition ahead of it again.
-    PartitionState.DRAINING: {*PartitionState} - {PartitionState.DRAINING},
-    # What arrives later, as when a gap is filled, starts a new life.
-    PartitionState.DROPPED: {PartitionState.ON_DISK, PartitionState.DRAINING, PartitionState.IN_MEMORY},
-}
-"""What may follow what; anything else is a defect."""
 
 
 def state_of(known: PartitionCounters, window: NearTermWindow, now_ms: int) -> PartitionState:

@@ -170,14 +170,6 @@ def actor_of(request: web.Request) -> str:
     return f"{name} from {request.remote or 'this machine'}"
 
 
-def logged_in_as(request: web.Request) -> str | None:
-    """Return who is logged in with a browser, None for who is not: for a page's button to log out."""
-    caller = request.get(CALLER)
-    if caller is None or cookie_name(request) not in request.cookies or "Authorization" in request.headers:
-        return None
-    return caller.name if request.app[ACCESS].mode != "off" else None
-
-
 def named_topic(request: web.Request) -> TopicName | None:
     """Return the topic that the path of a request names."""
     return topic_name(request) if {"tenant", "namespace", "topic"} <= request.match_info.keys() else None
