@@ -13,30 +13,30 @@ log = structlog.get_logger(__name__)
 
 
 class Pump:
-    """One per topic partition; does nothing unless started."""
+    """One per time as owner of a topic partition; looks for the first time when woken."""
 
     def __init__(
-        self, subscriptions: Mapping[str, TrackedSubscription], now_ms: Callable[[], int], now_ns: Callable[[], int]
+        self,
+        subscriptions: Mapping[str, TrackedSubscription],
+        now_ms: Callable[[], int],
+        now_ns: Callable[[], int],
+        index: TopicIndex,
     ) -> None:
         """`subscriptions` may change at any time; one wall clock in ms, and in ns."""
         self._subscriptions = subscriptions
         self._now_ms = now_ms
         self._now_ns = now_ns
         self._loop = asyncio.get_running_loop()
-        self._index: TopicIndex | None = None
+        self._index = index
+        self._stopped = False
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
         self._failing = False
 
-    def start(self, index: TopicIndex) -> None:
-        """Dispatch from now on."""
-        self._index = index
-        self.wake()
-
     def stop(self) -> None:
         """Dispatch no more."""
-        self._index = None
+        self._stopped = True
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()
@@ -44,13 +44,11 @@ class Pump:
 
     def wake(self) -> None:
         """Look soon whether something can go out; cheap to call often."""
-        if self._soon is None and self._index is not None:
+        if self._soon is None and not self._stopped:
             self._soon = self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         self._soon = None
-        if self._index is None:
-            return
         now_ms = self._now_ms()
         try:
             if self._send_slice(now_ms) or self._index.prefetch(now_ms, limits.PREFETCH_SLICE):
@@ -78,7 +76,6 @@ class Pump:
 
     def _set_timer(self, now_ms: int) -> None:
         """Look again when the next entry is due, and at the clock once a second in any case."""
-        assert self._index is not None
         wait_ms = limits.MAX_TIMER_MS
         for subscription in self._subscriptions.values():
             if subscription.wants() and subscription.view is not None:
@@ -96,4 +93,5 @@ class Pump:
     def _call_later(self, wait_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(wait_s, self._run)
+        if not self._stopped:
+            self._timer = self._loop.call_later(wait_s, self._run)

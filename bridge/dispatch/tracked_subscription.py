@@ -157,9 +157,7 @@ class TrackedSubscription:
 
     def stop(self) -> None:
         """Dispatch no more; what was handed out counts as never delivered, until the broker says otherwise."""
-        if self.loading is not None:
-            self.loading.cancel()
-            self.loading = None
+        self.stop_loading()
         self._forget_deliveries()
         if self.feed is not None:
             self.feed.close()
@@ -168,6 +166,17 @@ class TrackedSubscription:
             self.view.release_all()
             self.view.active = False
             self.view = None
+
+    def stop_loading(self) -> None:
+        """Forget what is being read of the cursor: it may be of before it was moved."""
+        if self.loading is not None:
+            self.loading.cancel()
+            self.loading = None
+
+    def distrust(self) -> None:
+        """The cursor is to be read anew; what is being read of it may be of before."""
+        self.stale, self.in_doubt = True, False
+        self.stop_loading()
 
     def suspend(self) -> None:
         """A seek is under way: nothing goes out until the cursor is known."""

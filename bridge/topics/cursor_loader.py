@@ -73,7 +73,7 @@ class CursorLoader:
         A seek that was answered meanwhile has it read again.
         """
         if subscription.loading is None or subscription.seeking:
-            stop_loading(subscription)
+            subscription.stop_loading()
             subscription.loading = self._spawn(self._load(subscription))
 
     async def _load(self, subscription: TrackedSubscription) -> None:
@@ -140,13 +140,6 @@ class CursorLoader:
         if fetched.errors and not fetched.found:
             raise fetched.errors[0]
         return fetched
-
-
-def stop_loading(subscription: TrackedSubscription) -> None:
-    """Forget what is being read of a cursor: it may be of before the cursor was moved."""
-    if subscription.loading is not None:
-        subscription.loading.cancel()
-        subscription.loading = None
 
 
 async def _acks_of(cursor: CursorState) -> AckSet:

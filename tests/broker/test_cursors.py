@@ -325,7 +325,7 @@ async def test_a_subscription_deleted_and_made_anew_while_the_bridge_asks(
         return answer
 
     monkeypatch.setattr(AdminClient, "topic_stats", meanwhile)
-    await tracked._maintain()
+    await tracked.tenure.maintain()
     client.flow(10, 2)
     assert (await client.message()).payload == b"one"
     assert "s" in tracked.subscriptions
@@ -383,7 +383,7 @@ async def test_a_failing_task_does_not_end_in_silence(bridge_here: InProcessFact
         raise KeyError("unheard of")
 
     with capture_logs() as logged:
-        tracked._spawn(failing())
+        tracked.tenure.spawn(failing())
         await wait_until_async(lambda: tracked.role != "owner", "the topic is given up")
     assert any(each["log_level"] == "critical" and "unheard of" in repr(each["exc_info"]) for each in logged)
     await wait_until_async(lambda: tracked.role == "owner", "the topic is served again")

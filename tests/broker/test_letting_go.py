@@ -161,7 +161,9 @@ async def test_a_reader_that_nobody_waits_for_any_more_does_not_stay(
         return await readers() <= expected
 
     before = await readers()
-    opening = [open_reader(tracked._connection, topic, EARLIEST, lambda _: None, lambda _: None) for _ in range(2)]
+    opening = [
+        open_reader(tracked._ownership.connection, topic, EARLIEST, lambda _: None, lambda _: None) for _ in range(2)
+    ]
     unwanted, wanted = [asyncio.ensure_future(each) for each in opening]
     await asyncio.sleep(0)
     unwanted.cancel()

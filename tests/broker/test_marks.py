@@ -75,7 +75,7 @@ async def test_a_reset_while_a_consumer_reads_nothing(
             lambda: 3 in [state.consumer.consumer_id for state in subscription.dispatcher.consumers],
             "the next consumer",
         )
-        await tracked._maintain()
+        await tracked.tenure.maintain()
     reader.flow(1, 3)
     assert (await reader.message()).position == first
     assert subscription.view.history != UNKNOWN or next_one == "who was not there"

@@ -253,8 +253,8 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
 
     def upkeep() -> Upkeep:
         assert tracked is not None
-        assert tracked.upkeep is not None
-        return tracked.upkeep
+        assert tracked.tenure is not None
+        return tracked.tenure.upkeep
 
     await wait_until_async(lambda: index.entries == 1_500 and not upkeep().is_rebuilding, "1,500 entries", timeout=60)
 

@@ -105,8 +105,8 @@ async def test_files_that_are_wrong_are_not_taken_in(
     assert here.topics is not None
     tracked = here.topics.get(topic)
     assert tracked is not None
-    assert tracked.upkeep is not None
-    upkeep = tracked.upkeep
+    assert tracked.tenure is not None
+    upkeep = tracked.tenure.upkeep
     await wait_until_async(lambda: not upkeep.is_rebuilding, "the end of the rebuild")
     status = upkeep.rebuilds[0]
     assert (status.state, status.engine.value) == ("succeeded", "in-process")

@@ -114,9 +114,11 @@ async def test_what_was_left_out_is_read_by_who_lost_the_topic_meanwhile(
     assert here.topics is not None
     tracked: Any = here.topics.get(topic)
     await client.publish(b"one", sequence_id=1)
-    await wait_until_async(lambda: tracked._kept is not None, "a first checkpoint, and what follows it")
+    await wait_until_async(
+        lambda: tracked.tenure and tracked.tenure.durability.kept, "a first checkpoint, and what follows it"
+    )
     position = await client.publish(b"two", sequence_id=2)
-    await wait_until_async(lambda: tracked._kept[0] == position, "another one")
+    await wait_until_async(lambda: tracked.tenure.durability.kept[0] == position, "another one")
     tracked.index.damage.stage_left_out(
         tracked._around.store.new_batch(), Position(position[0], -1), Position(*position)
     )()

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,6 @@ from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
 from tracker.store import database as database_module
-
-if TYPE_CHECKING:
-    from bridge.topics.tracked_topic import TrackedTopic
 
 TOPIC = "t"
 SLICE = 50
@@ -451,17 +448,16 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
     monkeypatch.setattr(faulty, "probe", probe)
     monkeypatch.setattr(bridge_limits, "RETRY_BACKOFF_S", (0.01,))
     topic = OneTopic(faulty)
-    dirty = cast("TrackedTopic", topic)
     syncing = SyncLoop(faulty)
     syncing.on_recovered.append(topic.on_recovered)
     running = asyncio.get_running_loop().create_task(syncing.run())
     topic.write()
-    syncing.mark_dirty(dirty)
+    syncing.mark_dirty(topic)
     await wait_until_async(lambda: topic.synced == [Position(1, 0)], "a sync")
 
     topic.write()
     faults.at = "before sync"
-    syncing.mark_dirty(dirty)
+    syncing.mark_dirty(topic)
     await wait_until_async(lambda: syncing.failure is not None, "a failure")
     with pytest.raises(StoreError):
         topic.write()

@@ -94,7 +94,7 @@ async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any
 
 def _topic_values(topic: TrackedTopic, actions: list[dict[str, Any]] | None, *, can_steer: bool) -> dict[str, Any]:
     now_ms = wall_clock_ms()
-    upkeep = topic.upkeep
+    upkeep = None if topic.tenure is None else topic.tenure.upkeep
     return topic_values(
         topic_stats(topic),
         None if upkeep is None else upkeep.rebuilds_answer(),

@@ -92,13 +92,13 @@ async def _some(request: web.Request, act: str) -> web.Response:
 
 async def _steer(request: web.Request, act: str, positions: Sequence[Position]) -> dict[Position, Outcome]:
     topic = await served_topic(request)
-    steering = topic.steering
-    if steering is None:
+    tenure = topic.tenure
+    if tenure is None:
         raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
     does = Steering.cancel if act == "cancel" else Steering.deliver_now
     name = request.match_info["subscription"]
     try:
-        outcomes = await does(steering, name, positions)
+        outcomes = await does(tenure.steering, name, positions)
     except NotTracked as error:
         raise refused(web.HTTPNotFound, str(error)) from None
     except SteeringError as error:

@@ -66,9 +66,9 @@ async def audit(request: web.Request) -> web.Response:
 
 
 def _upkeep(topic: TrackedTopic) -> Upkeep:
-    if topic.upkeep is None:
+    if topic.tenure is None:
         raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
-    return topic.upkeep
+    return topic.tenure.upkeep
 
 
 def _engine(request: web.Request) -> Engine:

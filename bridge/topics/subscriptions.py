@@ -1,0 +1,42 @@
+"""The tracked subscriptions of one topic partition, dispatched here or not."""
+
+from collections.abc import Callable
+
+from bridge.clock import RandBits
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+
+
+class Subscriptions(dict[str, TrackedSubscription]):
+    """By name."""
+
+    def __init__(self, topic: str, wake: Callable[[], None], delays: Callable[[], bool], randbits: RandBits) -> None:
+        """`wake`: one of them may have something to send; `delays`: whether the broker's policies allow them."""
+        super().__init__()
+        self._topic = topic
+        self._wake = wake
+        self._delays = delays
+        self._randbits = randbits
+
+    def opened(self, name: str) -> TrackedSubscription:
+        """The one of a name, made when it is not known yet."""
+        subscription = self.get(name)
+        if subscription is None:
+            subscription = self[name] = TrackedSubscription(name, self._topic, self._wake, self._randbits)
+            subscription.delays = self._delays()
+        return subscription
+
+    @property
+    def have_consumers(self) -> bool:
+        """Whether any client is attached."""
+        return any(subscription.has_consumers for subscription in self.values())
+
+    def stop(self) -> None:
+        """Dispatch none of them any more."""
+        for subscription in self.values():
+            subscription.stop()
+
+    def send_consumers_away(self) -> None:
+        """Close every consumer; the clients look up anew."""
+        for subscription in self.values():
+            for state in list(subscription.dispatcher.consumers):
+                state.consumer.close()

@@ -1,0 +1,303 @@
+"""The time as owner of a topic partition: all that there is only while this bridge dispatches it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from bridge import limits
+from bridge.broker.admin import AdminError
+from bridge.broker.connection import BrokerError
+from bridge.dispatch.admission import turn_away_unlisted
+from bridge.dispatch.pump import Pump
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.intake.harvester import Harvester
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.tasks import Tasks
+from bridge.operate.steering import Steering
+from bridge.operate.watch import Watch
+from bridge.refill.gaps import GapFiller
+from bridge.refill.rebuild import SparkRebuild
+from bridge.refill.rebuild_status import RebuildStatus
+from bridge.refill.upkeep import Upkeep
+from bridge.topics.checkpoints import CheckpointBook
+from bridge.topics.cursor_loader import CursorLoader
+from bridge.topics.durability import Durability
+from bridge.topics.ownership import Ownership
+from bridge.topics.pass_through import PassThrough
+from bridge.topics.presence import Presence
+from bridge.topics.subscriptions import Subscriptions
+from bridge.topics.surroundings import Surroundings
+from tracker import StoreError, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+EXPECTED = (BrokerError, AdminError, StoreError)
+"""What may go wrong without anything being wrong here: the topic partition is served anew."""
+
+
+class Tenure:
+    """Made when ownership is won: `start`, `run` until it is over, `end`. Its tasks are its own and end with it."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        around: Surroundings,
+        index: TopicIndex,
+        book: CheckpointBook,
+        subscriptions: Subscriptions,
+        watch: Watch,
+        presence: Presence,
+        passing: PassThrough,
+        on_gone: Callable[[str], None],
+    ) -> None:
+        """`index` must know a harvested position; `on_gone`: the broker does not have a subscription any more."""
+        topic, connection = ownership.topic, ownership.connection
+        assert index.harvested_position is not None
+        tail = TailBuffer(index.harvested_position)
+        self.ownership = ownership
+        self.index = index
+        self.pump = Pump(subscriptions, around.now_ms, around.now_ns, index)
+        self.durability = Durability(ownership, around, index, book, subscriptions)
+        self._around = around
+        self._book = book
+        self._subscriptions = subscriptions
+        self._watch = watch
+        self._presence = presence
+        self._on_gone = on_gone
+        self._work = Tasks(self.fail)
+        self._chores = Tasks(self.fail)
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._healing: asyncio.Task[None] | None = None
+        self.harvester = Harvester(
+            topic,
+            index,
+            tail,
+            self._on_stored,
+            self._on_harvester_closed,
+            self._cannot_store,
+            around.randbits,
+        )
+        self._gaps = GapFiller(
+            topic,
+            connection,
+            index,
+            around.now_ms,
+            self._on_stored,
+            self._cannot_store,
+            SparkRebuild(topic, index, around.spark),
+            around.admin,
+            passing.reading,
+        )
+        self.upkeep = Upkeep(
+            topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self.spawn
+        )
+        self._loader = CursorLoader(
+            topic,
+            around,
+            connection,
+            index,
+            tail,
+            self._gaps,
+            book,
+            passing,
+            self.spawn,
+            self._cannot_store,
+            self.pump.wake,
+        )
+        self.steering = Steering(topic, connection, index, around.admin, self._load_for_operator, self._keep_views)
+
+    # -- life cycle
+
+    async def start(self) -> None:
+        """Begin to read the topic. Raises BrokerError."""
+        self.durability.ask_for_sync()
+        await self.harvester.start(self.ownership.connection)
+
+    async def run(self, closing: asyncio.Event) -> None:
+        """Until the broker elects another one, nobody is connected any more, or `closing` is set.
+
+        Raises what one of its tasks ended by.
+        """
+        stopped = self._chores.spawn(closing.wait())
+        for chore in (self._keep_checkpoints, self._look_after_reading, self._maintain, self._let_go):
+            self._chores.spawn(chore())
+        lost = self.ownership.lost
+        ends: tuple[asyncio.Future[Any], ...] = (stopped, lost, self._over)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            log.warning("no longer owner of topic", topic=self.ownership.topic, reason=lost.result())
+        if self._over.done():
+            self._over.result()
+
+    async def end(self) -> None:
+        """Stop dispatching, and wait for the tasks."""
+        self.pump.stop()
+        self.stop_subscriptions()
+        self.harvester.close()
+        if not self._over.done():
+            self._over.set_result(None)
+        await self._chores.end()
+        await self._work.end()
+
+    def stop_subscriptions(self) -> None:
+        """Dispatch no more; what is known of acks is written."""
+        self.durability.persist_views()
+        self._subscriptions.stop()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work for as long as this lasts at most."""
+        return self._work.spawn(work)
+
+    def fail(self, error: Exception) -> None:
+        """Something ended by an error, and left undone for ever what it was there for: begin again."""
+        if not self._over.done():
+            self._over.set_exception(error)
+            self._over.exception()  # seen, also when nobody waits any more
+        elif not isinstance(error, EXPECTED):
+            log.critical("another task of the topic failed", topic=self.ownership.topic, exc_info=error)
+
+    def _on_harvester_closed(self, reason: str) -> None:
+        self.ownership.give_up(f"harvester: {reason}")
+
+    # -- subscriptions
+
+    def load(self, subscription: TrackedSubscription) -> None:
+        """Read the subscription's cursor from the broker, then start it."""
+        self._loader.load(subscription)
+
+    async def _load_for_operator(self, name: str) -> TrackedSubscription | None:
+        """A subscription that dispatches, with or without consumers; None when it is not tracked."""
+        if name not in self._subscriptions and name not in self.index.views():
+            return None
+        subscription = self._subscriptions.opened(name)
+        if not subscription.has_consumers or not subscription.dispatching:
+            # While nobody was here the cursor may have been moved past the bridge.
+            self.load(subscription)
+            if subscription.loading is not None:
+                await asyncio.wait({subscription.loading}, timeout=limits.CURSOR_WAIT_S)
+        return subscription
+
+    def forget(self, name: str) -> None:
+        """The broker has deleted a subscription."""
+        self._book.drop(name)
+        self.durability.remove_view(name)
+
+    # -- what is stored
+
+    @property
+    def last_rebuild(self) -> RebuildStatus | None:
+        """The newest; it may be under way."""
+        return next(iter(self.upkeep.rebuilds), None)
+
+    def on_recovered(self) -> None:
+        """The store was opened anew."""
+        self.harvester.on_recovered()
+        self._gaps.on_recovered()
+        self.durability.on_recovered()
+        self.pump.wake()
+
+    def _on_stored(self) -> None:
+        self.durability.ask_for_sync()
+        self.pump.wake()
+
+    def _cannot_store(self, error: StoreError) -> None:
+        self.durability.cannot_store(error)
+        self.pump.wake()
+
+    async def _keep_views(self) -> None:
+        """What operators did is on disk when this returns, unless nothing can be stored: the broker has it too."""
+        self.durability.persist_views()
+        self.pump.wake()
+        await self._around.synced()
+
+    # -- chores
+
+    async def _keep_checkpoints(self) -> None:
+        """Persist acks, tell the broker's cursor how far the disk is, and ask it where the subscriptions' are."""
+        loop = asyncio.get_running_loop()
+        polled = loop.time()
+        while True:
+            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            self.durability.persist_views()
+            self._watch.sample(loop.time())
+            if self.index.damage.is_any and (self._healing is None or self._healing.done()):
+                self._healing = self.spawn(self._heal())
+            self.durability.checkpoint()
+            if loop.time() - polled > limits.CURSOR_POLL_S:
+                polled = loop.time()
+                for subscription in self._subscriptions.values():
+                    subscription.poll_cursor()
+
+    async def _heal(self) -> None:
+        """Read damaged ranges again, and move the rest out of the files they are in."""
+        try:
+            await self._gaps.heal()
+            while self.index.damage.move_some():
+                self.durability.ask_for_sync()
+                await asyncio.sleep(limits.MOVE_REST_S)
+        except StoreError as error:
+            self._cannot_store(error)
+
+    async def _look_after_reading(self) -> None:
+        """Raises BrokerError."""
+        loop = asyncio.get_running_loop()
+        checked = loop.time()
+        while True:
+            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            if self._around.store.failure is None:
+                await self.harvester.resume()
+            if loop.time() - checked > limits.READ_STALL_S:
+                checked = loop.time()
+                await self.harvester.check()
+
+    async def _let_go(self) -> None:
+        """Once nobody is connected to the topic, nothing goes on here, and the broker's cursor says all there is."""
+        while True:
+            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            if self._subscriptions.have_consumers or self._work or not self.durability.all_is_kept:
+                continue
+            if await self._presence.let_go(self.index.harvested_position):
+                break
+        log.info("nobody is connected to the topic, letting go of it", topic=self.ownership.topic)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def _maintain(self) -> None:
+        await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+        while True:
+            await self.maintain()
+            await asyncio.sleep(limits.MAINTENANCE_INTERVAL_S)
+
+    async def maintain(self) -> None:
+        """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
+        index, now_ms = self.index, self._around.now_ms
+        # A subscription made while the broker is asked is not in its answer.
+        before = index.views()
+        attached = [state.consumer for one in self._subscriptions.values() for state in one.dispatcher.consumers]
+        try:
+            stats = await self._watch.ask_broker(self._around.admin, index.harvested_position)
+        except AdminError as error:
+            log.warning("cannot read subscriptions", topic=self.ownership.topic, reason=str(error))
+            return
+        for subscription in self._subscriptions.values():
+            subscription.set_delays(self._watch.delays, now_ms())
+        for name in turn_away_unlisted(attached, stats.marks):
+            known = self._subscriptions.get(name)
+            if known is not None and known.has_consumers:
+                known.distrust()
+                self.load(known)
+        for name, view in index.views().items():
+            known = self._subscriptions.get(name)
+            if name in stats.consumers or before.get(name) is not view or (known is not None and known.has_consumers):
+                continue  # or made anew while the broker was asked: attaching has its cursor read
+            log.info("subscription is gone", topic=self.ownership.topic, subscription=name)
+            self._on_gone(name)
+        await self._watch.look_ahead(index, now_ms())
+        try:
+            index.drop_consumed(now_ms())
+            if index.has_space_to_reclaim:
+                await asyncio.to_thread(index.reclaim)
+        except StoreError as error:
+            self._cannot_store(error)
