@@ -16,7 +16,7 @@ from bridge.broker.fetch import Fetched
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
-from bridge.dispatch.promptness import Promptness
+from bridge.dispatch.lateness_causes import LatenessCauses
 from bridge.dispatch.refetch import Fetch, Refetch
 from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -48,7 +48,7 @@ class TrackedSubscription:
         self.name = name
         self.topic = topic
         self.stats = SubscriptionStats()
-        self.promptness = Promptness()
+        self.lateness_causes = LatenessCauses()
         self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher()
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
@@ -379,7 +379,7 @@ class TrackedSubscription:
     def pump(self, now_ms: int) -> int:
         """Send at most a slice of what is due; returns how many entries went out."""
         wants = self.wants()
-        self.promptness.note_permits(now_ms, wants)
+        self.lateness_causes.note_permits(now_ms, wants)
         if not wants:
             return 0
         budget = min(self.dispatcher.capacity(), limits.DISPATCH_SLICE)
@@ -393,7 +393,7 @@ class TrackedSubscription:
         if len(self._ready) < budget and not self._refetch.holding:
             self._add_immediate(budget - len(self._ready))
         sent = self._send(again, budget) if again or self._ready else 0
-        self.promptness.note_permits(now_ms, self.dispatcher.capacity() > 0)
+        self.lateness_causes.note_permits(now_ms, self.dispatcher.capacity() > 0)
         return sent
 
     def _add_due(self, limit: int, now_ms: int) -> None:
@@ -421,7 +421,8 @@ class TrackedSubscription:
             on_time.append(entry.deliver_at_ms)
             if now_ms - entry.deliver_at_ms > LATE_MS:
                 stored_late = entry.key < cursor
-                cause = self.promptness.cause(entry.deliver_at_ms, covered=self.view.covered, stored_late=stored_late)
+                covered = self.view.covered
+                cause = self.lateness_causes.cause(entry.deliver_at_ms, covered=covered, stored_late=stored_late)
                 self.stats.causes[cause] += 1
                 self.stats.too_late[cause] += now_ms - entry.deliver_at_ms > TOO_LATE_MS
         self.stats.first_delivery(on_time, now_ms)

@@ -46,7 +46,7 @@ class RecentLateness:
         return Lately(stats.lateness.count - count, dict(stats.too_late - late))
 
 
-class Standing(NamedTuple):
+class DeliveryState(NamedTuple):
     """How a subscription stands. `overdue_ms`: how long the oldest entry that nobody was given has been due."""
 
     overdue_ms: int
@@ -58,16 +58,16 @@ class Standing(NamedTuple):
     lately: Lately
 
 
-def waiting_warnings(name: str, standing: Standing) -> Iterator[tuple[str, str]]:
+def waiting_warnings(name: str, state: DeliveryState) -> Iterator[tuple[str, str]]:
     """Yield (code, text) of what there is to be said."""
-    since = f"delayed messages of {name} have been due for up to {_length(standing.overdue_ms)}"
-    if standing.overdue_ms > limits.OVERDUE_WARNING_MS:
-        if not standing.consumers:
+    since = f"delayed messages of {name} have been due for up to {_length(state.overdue_ms)}"
+    if state.overdue_ms > limits.OVERDUE_WARNING_MS:
+        if not state.consumers:
             yield "no-consumers", f"{since}: no consumer is connected"
-        elif not standing.takes:
-            why = "too much is unacked" if standing.blocked else "they do not ask for more messages"
-            yield "no-permits", f"{since}: none of its {standing.consumers} consumers has permits, {why}"
-    deliveries, late = standing.lately
+        elif not state.takes:
+            why = "too much is unacked" if state.blocked else "they do not ask for more messages"
+            yield "no-permits", f"{since}: none of its {state.consumers} consumers has permits, {why}"
+    deliveries, late = state.lately
     too_late = {cause: count for cause, count in late.items() if cause is not Cause.harvest and count > 0}
     total = sum(too_late.values())
     if total and total > LATE_SHARE * deliveries:

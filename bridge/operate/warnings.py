@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from bridge.operate.storm import Forecast
-from bridge.operate.waiting import Standing, waiting_warnings
+from bridge.operate.waiting import DeliveryState, waiting_warnings
 from tracker import TopicIndex
 
 MAX_ACK_RANGES = 10_000
@@ -27,7 +27,7 @@ class Severity(StrEnum):
     critical = "critical"
 
 
-class Warned(NamedTuple):
+class OperatorWarning(NamedTuple):
     """One warning; `code` is stable, for programs and for the runbooks."""
 
     severity: Severity
@@ -87,60 +87,60 @@ def topic_warnings(
     forecasts: Mapping[str, Forecast],
     now_ms: int,
     rebuild_error: str | None,
-    standings: Mapping[str, Standing] | None = None,
-) -> list[Warned]:
+    states: Mapping[str, DeliveryState] | None = None,
+) -> list[OperatorWarning]:
     """Return what is wrong, or will be, with one topic partition."""
     found = [*_policy_warnings(index, policies, now_ms)]
-    found += _subscription_warnings(index, policies, forecasts, standings or {})
+    found += _subscription_warnings(index, policies, forecasts, states or {})
     if index.damage.ranges:
         text = f"{len(index.damage.ranges)} time partitions on disk are damaged, they are read again from the broker"
-        found.append(Warned(Severity.critical, "damaged", text))
+        found.append(OperatorWarning(Severity.critical, "damaged", text))
     if rebuild_error is not None:
-        found.append(Warned(Severity.critical, "rebuild-failed", f"the last rebuild failed: {rebuild_error}"))
+        found.append(OperatorWarning(Severity.critical, "rebuild-failed", f"the last rebuild failed: {rebuild_error}"))
     return found
 
 
-def _policy_warnings(index: TopicIndex, policies: Policies, now_ms: int) -> Iterator[Warned]:
+def _policy_warnings(index: TopicIndex, policies: Policies, now_ms: int) -> Iterator[OperatorWarning]:
     if not policies.delays:
         text = "delayed delivery is off for this topic, by a policy of the broker: what is pending goes out at once"
-        yield Warned(Severity.warning, "delayed-delivery-off", text)
+        yield OperatorWarning(Severity.warning, "delayed-delivery-off", text)
     span = index.table.span()
     ahead_s = 0 if span is None else max((span[1] * index.partition_width_ms - now_ms) // 1000, 0)
     if policies.message_ttl_s and ahead_s > policies.message_ttl_s:
         text = (
             f"entries are due in up to {ahead_s} s, but messages expire after {policies.message_ttl_s} s (message TTL)"
         )
-        yield Warned(Severity.critical, "message-ttl", text)
+        yield OperatorWarning(Severity.critical, "message-ttl", text)
     if policies.quota_age_s and ahead_s > policies.quota_age_s:
         text = (
             f"entries are due in up to {ahead_s} s, but the backlog quota is a message age of {policies.quota_age_s} s"
         )
-        yield Warned(Severity.critical, "backlog-quota", text)
+        yield OperatorWarning(Severity.critical, "backlog-quota", text)
     if policies.quota_bytes and policies.backlog_bytes > QUOTA_SHARE_WARNING * policies.quota_bytes:
         text = f"the backlog of {policies.backlog_bytes:,} bytes is near its quota of {policies.quota_bytes:,}"
-        yield Warned(Severity.warning, "backlog-quota", text)
+        yield OperatorWarning(Severity.warning, "backlog-quota", text)
 
 
 def _subscription_warnings(
-    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast], standings: Mapping[str, Standing]
-) -> Iterator[Warned]:
+    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast], states: Mapping[str, DeliveryState]
+) -> Iterator[OperatorWarning]:
     for name, view in index.views().items():
         if unbridged := policies.unbridged.get(name):
             listed = ", ".join(unbridged[:5])
             text = f"{len(unbridged)} consumers reach {name} past the bridge, and get delayed entries twice: {listed}"
-            yield Warned(Severity.critical, "unbridged-consumers", text, name)
+            yield OperatorWarning(Severity.critical, "unbridged-consumers", text, name)
         if (pinned := policies.pinned_bytes.get(name, 0)) > PINNED_BYTES_WARNING:
             text = f"the broker keeps {pinned:,} bytes for {name}, from its oldest unacked entry on"
-            yield Warned(Severity.warning, "pinned-bytes", text, name)
+            yield OperatorWarning(Severity.warning, "pinned-bytes", text, name)
         if view.acks.holes > ACK_HOLES_WARNING:
             text = (
                 f"{name} has {view.acks.holes:,} stretches of acked entries above its mark-delete position; of more "
                 f"than {MAX_ACK_RANGES:,} the broker forgets some when it restarts (the bridge gives them to it again)"
             )
-            yield Warned(Severity.warning, "ack-holes", text, name)
+            yield OperatorWarning(Severity.warning, "ack-holes", text, name)
         ahead = forecasts.get(name)
         if ahead is not None and ahead.warning is not None:
-            yield Warned(Severity.warning, "storm", f"{name}: {ahead.warning}", name)
-        if name in standings:
-            for code, text in waiting_warnings(name, standings[name]):
-                yield Warned(Severity.warning, code, text, name)
+            yield OperatorWarning(Severity.warning, "storm", f"{name}: {ahead.warning}", name)
+        if name in states:
+            for code, text in waiting_warnings(name, states[name]):
+                yield OperatorWarning(Severity.warning, code, text, name)

@@ -108,7 +108,7 @@ class CursorLoader:
         acks, history = await _acks_of(cursor), history_of(cursor.properties)
         view = self._index.view(subscription.name)
         subscription.loading = None
-        subscription.promptness.owner_since_ms = self._owner_since_ms
+        subscription.lateness_causes.owner_since_ms = self._owner_since_ms
         reading = CursorReading(acks, history, takes_back(view.acks, view.history, acks, history, state))
         if reading.takes_back:
             log.info("the cursor was set anew", topic=self._topic, subscription=subscription.name)

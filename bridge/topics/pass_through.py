@@ -18,7 +18,7 @@ from bridge.broker.reader import open_reader
 from bridge.dispatch.dispatcher import ConsumerState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.operate.warnings import Severity, Warned
+from bridge.operate.warnings import OperatorWarning, Severity
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.topics.ownership import Ownership
@@ -120,12 +120,12 @@ class PassThrough:
             raise self._held[0]
         self._held = None
 
-    def warnings(self) -> list[Warned]:
+    def warnings(self) -> list[OperatorWarning]:
         """Say so, as long as it lasts."""
         if self.reason is None:
             return []
         text = f"the broker leaves the bridge no place and dispatches this topic itself: {self.reason}"
-        return [Warned(Severity.critical, "passed-through", text)]
+        return [OperatorWarning(Severity.critical, "passed-through", text)]
 
 
 def _pass(state: ConsumerState[TrackedConsumer]) -> None:

@@ -15,8 +15,8 @@ from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.net.tasks import Tasks
+from bridge.operate.outlook import Outlook
 from bridge.operate.steering import Steering
-from bridge.operate.watch import Watch
 from bridge.refill.gaps import GapFiller
 from bridge.refill.rebuild import SparkRebuild
 from bridge.refill.rebuild_status import RebuildStatus
@@ -47,7 +47,7 @@ class Tenure:
         index: TopicIndex,
         book: CheckpointBook,
         subscriptions: Subscriptions,
-        watch: Watch,
+        outlook: Outlook,
         presence: Presence,
         passing: PassThrough,
         on_gone: Callable[[str], None],
@@ -63,7 +63,7 @@ class Tenure:
         self._around = around
         self._book = book
         self._subscriptions = subscriptions
-        self._watch = watch
+        self._outlook = outlook
         self._presence = presence
         self._on_gone = on_gone
         self._work = Tasks(self.fail)
@@ -221,7 +221,7 @@ class Tenure:
         while True:
             await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
             self.durability.persist_views()
-            self._watch.sample(loop.time())
+            self._outlook.sample(loop.time())
             if self.index.damage.is_any and (self._healing is None or self._healing.done()):
                 self._healing = self.spawn(self._heal())
             self.durability.checkpoint()
@@ -277,12 +277,12 @@ class Tenure:
         before = index.views()
         attached = [state.consumer for one in self._subscriptions.values() for state in one.dispatcher.consumers]
         try:
-            stats = await self._watch.ask_broker(self._around.admin, index.harvested_position)
+            stats = await self._outlook.ask_broker(self._around.admin, index.harvested_position)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.ownership.topic, reason=str(error))
             return
         for subscription in self._subscriptions.values():
-            subscription.set_delays(self._watch.delays, now_ms())
+            subscription.set_delays(self._outlook.delays, now_ms())
         for name in turn_away_unlisted(attached, stats.marks):
             known = self._subscriptions.get(name)
             if known is not None and known.has_consumers:
@@ -294,7 +294,7 @@ class Tenure:
                 continue  # or made anew while the broker was asked: attaching has its cursor read
             log.info("subscription is gone", topic=self.ownership.topic, subscription=name)
             self._on_gone(name)
-        await self._watch.look_ahead(index, now_ms())
+        await self._outlook.look_ahead(index, now_ms())
         try:
             index.drop_consumed(now_ms())
             if index.has_space_to_reclaim:

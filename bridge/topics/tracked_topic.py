@@ -13,8 +13,8 @@ from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.net.backoff import Backoff
 from bridge.net.tasks import beside
-from bridge.operate.warnings import Severity, Warned
-from bridge.operate.watch import Watch
+from bridge.operate.outlook import Outlook
+from bridge.operate.warnings import OperatorWarning, Severity
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.refill.rebuild_status import RebuildStatus
@@ -47,8 +47,8 @@ class TrackedTopic:
         """REST of the owner, while that is another bridge."""
         self.reason: str | None = None
         """Why the topic partition is not served; None while it is, here or elsewhere."""
-        self.subscriptions = Subscriptions(topic, self._wake, lambda: self.watch.delays, around.randbits)
-        self.watch = Watch(topic, self.subscriptions)
+        self.subscriptions = Subscriptions(topic, self._wake, lambda: self.outlook.delays, around.randbits)
+        self.outlook = Outlook(topic, self.subscriptions)
         self.presence = Presence(topic, around.admin)
         self.passing = PassThrough(topic, self.subscriptions, around, self._give_up)
         self._around = around
@@ -122,14 +122,14 @@ class TrackedTopic:
         """Whether what is known here is how it stands: this bridge owns it, or did when everybody had left."""
         return self.role in ("owner", "idle")
 
-    def warnings(self) -> list[Warned]:
+    def warnings(self) -> list[OperatorWarning]:
         """What an operator should know; of a topic that another bridge owns, that one tells."""
         if not self.is_known:
             passed, reason = self.passing.warnings(), self.reason
             if passed or reason is None:
                 return passed
-            return [Warned(Severity.critical, "not-served", f"not served: {reason}")]
-        return self.watch.warnings(self.index, self._around.now_ms(), self.last_rebuild)
+            return [OperatorWarning(Severity.critical, "not-served", f"not served: {reason}")]
+        return self.outlook.warnings(self.index, self._around.now_ms(), self.last_rebuild)
 
     @property
     def last_rebuild(self) -> RebuildStatus | None:
@@ -203,7 +203,7 @@ class TrackedTopic:
             index,
             book,
             self.subscriptions,
-            self.watch,
+            self.outlook,
             self.presence,
             self.passing,
             self.unsubscribed,
@@ -251,7 +251,7 @@ class TrackedTopic:
         else:
             self.role = "opening" if self.passing.reason is None else "passed-through"
         self.owner, self.owner_web_url = None, None
-        self.watch.forget()
+        self.outlook.forget()
         tenure, self.tenure = self.tenure, None
         ownership, self._ownership = self._ownership, None
         try:

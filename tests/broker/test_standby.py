@@ -93,7 +93,7 @@ async def test_a_takeover_does_not_warn_of_consumers_on_their_way(
     await client.consume(topic, consumer_id=3)
     tracked = here.topics.get(topic) if here.topics is not None else None
     assert tracked is not None
-    await wait_until_async(lambda: "s" in tracked.watch.unbridged(), "a look at the broker's consumers", timeout=20)
+    await wait_until_async(lambda: "s" in tracked.outlook.unbridged(), "a look at the broker's consumers", timeout=20)
     await wait_until_async(lambda: tracked.index is not None and "s" in tracked.index.views(), "its cursor")
     assert [each.code for each in tracked.warnings()] == []
     status = await text_of(here, f"/admin/v2/delayed/{rest_path(topic)}/ready")

@@ -133,8 +133,8 @@ def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
         if (due_ms := earliest_ms(topic)) is not None:
             told.add("earliest_deliver_at_seconds", labels, due_ms / 1000)
         _subscription_samples(told, topic, index, labels)
-    if topic.role == "owner" and topic.watch.harvest_lag is not None:
-        told.add("harvest_lag_entries", labels, topic.watch.harvest_lag)
+    if topic.role == "owner" and topic.outlook.harvest_lag is not None:
+        told.add("harvest_lag_entries", labels, topic.outlook.harvest_lag)
     _rebuild_samples(told, topic, labels)
 
 
@@ -166,7 +166,7 @@ def _rebuild_samples(told: Exposition, topic: TrackedTopic, labels: str) -> None
 
 
 def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicIndex, of_topic: str) -> None:
-    views, unbridged, now_ms = index.views(), topic.watch.unbridged(), wall_clock_ms()
+    views, unbridged, now_ms = index.views(), topic.outlook.unbridged(), wall_clock_ms()
     for name in {*views, *subscriptions_shown(topic)}:
         labels = f'{of_topic},subscription="{escaped(name)}"'
         if (view := views.get(name)) is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import limits
 from bridge.dispatch.subscription_stats import Lateness
-from bridge.operate.warnings import Severity, Warned
+from bridge.operate.warnings import OperatorWarning, Severity
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.served import Served
 from bridge.web.request.shown import index_shown, subscriptions_shown
@@ -55,26 +55,26 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
     }
 
 
-def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[Warned]:
+def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[OperatorWarning]:
     """What concerns no single topic partition."""
     found = []
     if bridge.not_ready is not None:
-        found.append(Warned(Severity.critical, "not-ready", bridge.not_ready))
+        found.append(OperatorWarning(Severity.critical, "not-ready", bridge.not_ready))
     failure = None if bridge.topics is None else bridge.topics.storage_failure
     if failure is not None:
         text = f"nothing can be stored, what is due is delivered all the same: {failure}"
-        found.append(Warned(Severity.critical, "storage", text))
+        found.append(OperatorWarning(Severity.critical, "storage", text))
     if disk_free < DISK_FREE_WARNING * disk_total:
         text = f"{disk_free:,} of {disk_total:,} bytes are free where the data directory is"
-        found.append(Warned(Severity.warning, "disk", text))
+        found.append(OperatorWarning(Severity.warning, "disk", text))
     if bridge.exposed is not None:
-        found.append(Warned(Severity.warning, "data-dir", bridge.exposed))
+        found.append(OperatorWarning(Severity.warning, "data-dir", bridge.exposed))
     if bridge.actions.failure is not None:
-        found.append(Warned(Severity.warning, "action-log", f"acts are not noted: {bridge.actions.failure}"))
+        found.append(OperatorWarning(Severity.warning, "action-log", f"acts are not noted: {bridge.actions.failure}"))
     offset = bridge.clock_offset_s
     if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
         text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
-        found.append(Warned(Severity.critical, "clock", text))
+        found.append(OperatorWarning(Severity.critical, "clock", text))
     return found
 
 

@@ -144,8 +144,8 @@ def _subscription(
 
 
 def _ahead(topic: TrackedTopic, name: str) -> dict[str, Any]:
-    forecast = topic.watch.forecast(name)
-    shown = round(topic.watch.shown_rate(name), 1)
+    forecast = topic.outlook.forecast(name)
+    shown = round(topic.outlook.shown_rate(name), 1)
     return {"shownPerSecond": shown, "forecast": None if forecast is None else forecast.answer()}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.dispatch.promptness import Promptness
+from bridge.dispatch.lateness_causes import LatenessCauses
 from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
 
 
@@ -17,12 +17,12 @@ from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Latene
     ],
 )
 def test_what_was_so_when_it_came_due(due_ms: int, covered: bool, stored_late: bool, cause: Cause) -> None:
-    prompt = Promptness()
-    prompt.owner_since_ms = 1_000
-    prompt.note_permits(1_200, False)
-    prompt.note_permits(2_000, True)
-    prompt.note_permits(3_000, True)
-    assert prompt.cause(due_ms, covered=covered, stored_late=stored_late) is cause
+    causes = LatenessCauses()
+    causes.owner_since_ms = 1_000
+    causes.note_permits(1_200, False)
+    causes.note_permits(2_000, True)
+    causes.note_permits(3_000, True)
+    assert causes.cause(due_ms, covered=covered, stored_late=stored_late) is cause
 
 
 def test_latenesses_add_up() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
-from bridge.operate.waiting import Lately, RecentLateness, Standing, waiting_warnings
+from bridge.operate.waiting import DeliveryState, Lately, RecentLateness, waiting_warnings
 from bridge.operate.warnings import (
     ACK_HOLES_WARNING,
     PINNED_BYTES_WARNING,
@@ -158,18 +158,18 @@ def test_what_consumers_cannot_take_adds_up(index: TopicIndex) -> None:
 QUIET = Lately(0, {})
 
 
-def told(standing: Standing) -> dict[str, str]:
-    return dict(waiting_warnings("s", standing))
+def told(state: DeliveryState) -> dict[str, str]:
+    return dict(waiting_warnings("s", state))
 
 
 def test_what_nobody_takes_is_told() -> None:
     eight = 8 * 60_000
-    assert "8 min: no consumer is connected" in told(Standing(eight, 0, False, False, QUIET))["no-consumers"]
-    assert "do not ask for more" in told(Standing(eight, 2, False, False, QUIET))["no-permits"]
-    assert "too much is unacked" in told(Standing(eight, 2, False, True, QUIET))["no-permits"]
-    assert told(Standing(eight, 2, True, False, QUIET)) == {}
-    assert told(Standing(30_000, 0, False, False, QUIET)) == {}
-    assert told(Standing(-eight, 0, False, False, QUIET)) == {}
+    assert "8 min: no consumer is connected" in told(DeliveryState(eight, 0, False, False, QUIET))["no-consumers"]
+    assert "do not ask for more" in told(DeliveryState(eight, 2, False, False, QUIET))["no-permits"]
+    assert "too much is unacked" in told(DeliveryState(eight, 2, False, True, QUIET))["no-permits"]
+    assert told(DeliveryState(eight, 2, True, False, QUIET)) == {}
+    assert told(DeliveryState(30_000, 0, False, False, QUIET)) == {}
+    assert told(DeliveryState(-eight, 0, False, False, QUIET)) == {}
 
 
 def test_lateness_of_the_last_minutes_is_told_with_its_cause() -> None:
@@ -181,7 +181,7 @@ def test_lateness_of_the_last_minutes_is_told_with_its_cause() -> None:
             stats.too_late[cause] += count
 
     def lately() -> dict[str, str]:
-        return told(Standing(0, 1, True, False, recent.lately(stats)))
+        return told(DeliveryState(0, 1, True, False, recent.lately(stats)))
 
     recent.note(0.0, stats)
     deliver(500, None)

@@ -1,4 +1,4 @@
-"""Keeps what the guards look at: the broker's policies, the rates consumers have shown; and the warnings they give."""
+"""What lies ahead of a topic partition: the broker's policies, the rates consumers have shown, forecasts, warnings."""
 
 import asyncio
 import math
@@ -13,8 +13,8 @@ from bridge.broker.admin import AdminClient, TopicStats
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
-from bridge.operate.waiting import RecentLateness, Standing
-from bridge.operate.warnings import Policies, ShownRate, Warned, topic_warnings
+from bridge.operate.waiting import DeliveryState, RecentLateness
+from bridge.operate.warnings import OperatorWarning, Policies, ShownRate, topic_warnings
 from bridge.refill.rebuild_status import RebuildStatus
 from tracker import Position, SubscriptionView, TopicIndex
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _STORAGE, _AGE = "destination_storage", "message_age"
 
 
-class Watch:
+class Outlook:
     """One per tracked topic partition."""
 
     def __init__(self, topic: str, subscriptions: Mapping[str, TrackedSubscription]) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._lateness: dict[str, RecentLateness] = {}
         self._seconds = SecondsOnDisk()
         self._forecasts: dict[str, Forecast] = {}
-        self._warned: list[Warned] = []
+        self._warnings: list[OperatorWarning] = []
         self._looked_ms = 0
         self._logged: set[tuple[str, str | None]] = set()
 
@@ -48,7 +48,7 @@ class Watch:
         self.harvest_lag, self._policies, self._asked_s, self._looked_ms = None, Policies(), -math.inf, 0
         self._past_before.clear()
         self._forecasts.clear()
-        self._warned = []
+        self._warnings = []
 
     def sample(self, now_s: float) -> None:
         """Note how much was acked by now, and how late deliveries were."""
@@ -114,7 +114,7 @@ class Watch:
         before, self._past_before[name] = self._past_before.get(name, set()), past
         return tuple(sorted(past & before))
 
-    def warnings(self, index: TopicIndex | None, now_ms: int, rebuild: RebuildStatus | None) -> list[Warned]:
+    def warnings(self, index: TopicIndex | None, now_ms: int, rebuild: RebuildStatus | None) -> list[OperatorWarning]:
         """What is wrong, or will be; looked at anew after a few seconds."""
         if index is None:
             return []
@@ -126,24 +126,24 @@ class Watch:
                 if self.delays
                 and (ahead := forecast(index, view, now_ms, self.shown_rate(name), self._seconds.looked)) is not None
             }
-            standings = {name: self._standing(index, view, now_ms) for name, view in index.views().items()}
+            states = {name: self._delivery_state(index, view, now_ms) for name, view in index.views().items()}
             error = None if rebuild is None or rebuild.state != "failed" else rebuild.error
-            self._warned = topic_warnings(index, self._policies, self._forecasts, now_ms, error, standings)
+            self._warnings = topic_warnings(index, self._policies, self._forecasts, now_ms, error, states)
             self._log()
-        return self._warned
+        return self._warnings
 
-    def _standing(self, index: TopicIndex, view: SubscriptionView, now_ms: int) -> Standing:
+    def _delivery_state(self, index: TopicIndex, view: SubscriptionView, now_ms: int) -> DeliveryState:
         subscription = self._subscriptions.get(view.name)
         first = index.first_waiting_ms(view)
         lately = RecentLateness().lately(SubscriptionStats())
         if subscription is None:
-            return Standing(0 if first is None else now_ms - first, 0, False, False, lately)
+            return DeliveryState(0 if first is None else now_ms - first, 0, False, False, lately)
         if (ready := subscription.oldest_ready_ms()) is not None:
             first = ready if first is None else min(first, ready)
         if view.name in self._lateness:
             lately = self._lateness[view.name].lately(subscription.stats)
         consumers = subscription.dispatcher.consumers
-        return Standing(
+        return DeliveryState(
             0 if first is None else now_ms - first,
             len(consumers),
             subscription.dispatcher.capacity() > 0,
@@ -153,8 +153,8 @@ class Watch:
 
     def _log(self) -> None:
         """Say each once, as long as it lasts."""
-        known = {(one.code, one.subscription) for one in self._warned}
-        for one in self._warned:
+        known = {(one.code, one.subscription) for one in self._warnings}
+        for one in self._warnings:
             if (one.code, one.subscription) not in self._logged:
                 log.warning("warning", topic=self._topic, code=one.code, reason=one.text)
         self._logged = known

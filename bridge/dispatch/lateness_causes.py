@@ -3,7 +3,7 @@
 from bridge.dispatch.subscription_stats import Cause
 
 
-class Promptness:
+class LatenessCauses:
     """What one subscription knows of the time since which nothing but the bridge holds its deliveries up."""
 
     def __init__(self) -> None:
