@@ -86,11 +86,11 @@ def _part(folder: Path, size: int, base_ms: int, part: int, parts: int) -> Any:
 
 def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[TrackedTopic]:
     """Topics as an owner has them, but for the broker."""
-    around = cast(Any, SimpleNamespace(now_ms=wall_clock_ms))
+    context = cast(Any, SimpleNamespace(now_ms=wall_clock_ms))
     topics = []
     for number in range(TOPICS):
         name = BIG if number == 0 else f"persistent://public/default/small-{number}"
-        topic = TrackedTopic(name, around)
+        topic = TrackedTopic(name, context)
         topic.role, topic.owner = "owner", "pulsar://here:6650"
         index = topic.index = TopicIndex(store, name, partition_width_ms=index_data.WIDTH_MS)
         if number == 0:

@@ -13,7 +13,7 @@ from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
 from bridge.refill.spark_job import SparkSettings
-from bridge.topics.surroundings import Surroundings
+from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
 from tracker import Store
 
@@ -43,7 +43,7 @@ class Core:
         self._pool = pool
         self._admin = admin
         syncing = SyncLoop(store, machine.randbits)
-        around = Surroundings(
+        context = BridgeContext(
             pool,
             admin,
             store,
@@ -58,7 +58,7 @@ class Core:
             machine.randbits,
             _peers(settings),
         )
-        self.topics = Topics(around, syncing)
+        self.topics = Topics(context, syncing)
         self.gateway = Gateway(
             settings.broker_service_url, self.topics, settings.max_client_connections, machine.randbits
         )

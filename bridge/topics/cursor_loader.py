@@ -25,8 +25,8 @@ from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
 from bridge.refill.rebuild_status import Trigger
 from bridge.topics.checkpoints import CheckpointBook
+from bridge.topics.context import BridgeContext
 from bridge.topics.pass_through import PassThrough
-from bridge.topics.surroundings import Surroundings
 from tracker import AckSet, Position, StoreError, TopicIndex, iter_ranges
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class CursorLoader:
     def __init__(
         self,
         topic: str,
-        around: Surroundings,
+        context: BridgeContext,
         connection: BrokerConnection,
         index: TopicIndex,
         tail: TailBuffer,
@@ -55,7 +55,7 @@ class CursorLoader:
     ) -> None:
         """`spawn` runs tasks of the owner's; `on_failed`: a view could not be stored, it is tried again."""
         self._topic = topic
-        self._around = around
+        self._context = context
         self._connection = connection
         self._index = index
         self._tail = tail
@@ -65,7 +65,7 @@ class CursorLoader:
         self._spawn = spawn
         self._on_failed = on_failed
         self._wake = wake
-        self._owner_since_ms = around.now_ms()
+        self._owner_since_ms = context.now_ms()
 
     def load(self, subscription: TrackedSubscription) -> None:
         """Read the subscription's cursor from the broker, then start it; nothing new when that is under way.
@@ -77,7 +77,7 @@ class CursorLoader:
             subscription.loading = self._spawn(self._load(subscription))
 
     async def _load(self, subscription: TrackedSubscription) -> None:
-        backoff = Backoff(self._around.randbits)
+        backoff = Backoff(self._context.randbits)
         while True:
             try:
                 await self._load_once(subscription)
@@ -89,7 +89,7 @@ class CursorLoader:
             await asyncio.sleep(backoff.next_s())
 
     async def _load_once(self, subscription: TrackedSubscription, *, settled: bool = False) -> None:
-        state = await self._around.admin.internal_stats(self._topic)
+        state = await self._context.admin.internal_stats(self._topic)
         cursor = state.cursors.get(subscription.name)
         if cursor is None:
             if subscription.name in state.unreadable or subscription.has_consumers:
@@ -114,7 +114,7 @@ class CursorLoader:
             log.info("the cursor was set anew", topic=self._topic, subscription=subscription.name)
         same = history != UNKNOWN and history == view.history
         make_feed = partial(self._make_feed, state)
-        subscription.start(self._index, self._tail, reading, make_feed, self._fetch, self._around.now_ms())
+        subscription.start(self._index, self._tail, reading, make_feed, self._fetch, self._context.now_ms())
         if same:
             self._spawn(repair(subscription, subscription.generation, acks, state.ledger_sizes))
         if self._gaps.find(view) is not None:
@@ -124,7 +124,7 @@ class CursorLoader:
         view = subscription.view
         assert view is not None
         start = self._book.start_of(subscription.name, view.history, view.acks, state)
-        return Feed(start, view.acks, self._tail, self._open_reader, self._wake, self._around.randbits)
+        return Feed(start, view.acks, self._tail, self._open_reader, self._wake, self._context.randbits)
 
     async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
         reader = open_reader(self._connection, self._topic, after, on_entries, on_closed)

@@ -9,9 +9,9 @@ import structlog
 
 from bridge.broker.connection import BrokerError
 from bridge.topics.checkpoints import Checkpoint, CheckpointBook
+from bridge.topics.context import BridgeContext
 from bridge.topics.ownership import Ownership
 from bridge.topics.subscriptions import Subscriptions
-from bridge.topics.surroundings import Surroundings
 from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -23,7 +23,7 @@ class Durability:
     def __init__(
         self,
         ownership: Ownership,
-        around: Surroundings,
+        context: BridgeContext,
         index: TopicIndex,
         book: CheckpointBook,
         subscriptions: Subscriptions,
@@ -32,7 +32,7 @@ class Durability:
         self.kept: tuple[Position, dict[str, int]] | None = None
         """The harvested position and the properties that the broker was told last."""
         self._ownership = ownership
-        self._around = around
+        self._context = context
         self._index = index
         self._book = book
         self._subscriptions = subscriptions
@@ -41,7 +41,7 @@ class Durability:
 
     def ask_for_sync(self) -> None:
         """Have what was written synced soon."""
-        self._around.mark_dirty(self)
+        self._context.mark_dirty(self)
 
     def harvested_unsynced(self) -> Position | None:
         """The position that a sync starting now makes durable."""
@@ -61,7 +61,7 @@ class Durability:
 
     def cannot_store(self, error: StoreError) -> None:
         """Go on without. The sync loop looks after the store as a whole."""
-        if str(error) != self._trouble and self._around.store.failure is None:
+        if str(error) != self._trouble and self._context.store.failure is None:
             log.warning("cannot use the index", topic=self._ownership.topic, reason=str(error))
         self._trouble = str(error)
         self.ask_for_sync()

@@ -21,8 +21,8 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.operate.warnings import OperatorWarning, Severity
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
+from bridge.topics.context import BridgeContext
 from bridge.topics.ownership import Ownership
-from bridge.topics.surroundings import Surroundings
 from tracker import EARLIEST
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class PassThrough:
         self,
         topic: str,
         subscriptions: Mapping[str, TrackedSubscription],
-        around: Surroundings,
+        context: BridgeContext,
         give_up: Callable[[str], None],
     ) -> None:
         """`subscriptions` may change at any time; `give_up`: be the owner no more. Nothing is passed through yet."""
@@ -54,7 +54,7 @@ class PassThrough:
         """Why the broker dispatches; None while it does not."""
         self._topic = topic
         self._subscriptions = subscriptions
-        self._around = around
+        self._context = context
         self._give_up = give_up
         self._refused_since: float | None = None
         self._held: tuple[BrokerError, float] | None = None
@@ -65,11 +65,11 @@ class PassThrough:
         Nothing is done where another bridge owns it, or that is not known. Returns the other one's address and REST.
         """
         try:
-            known = await self._around.admin.candidates(self._topic, HIDDEN_SUBSCRIPTION)
+            known = await self._context.admin.candidates(self._topic, HIDDEN_SUBSCRIPTION)
         except AdminError:
             return None
-        own_url = self._around.advertised_url
-        elected = self._around.peers.judge(self._topic, own_url, known, settled=False)
+        own_url = self._context.advertised_url
+        elected = self._context.peers.judge(self._topic, own_url, known, settled=False)
         if elected.url not in (None, own_url):
             self.end()
             return elected.url, elected.web_url

@@ -22,13 +22,13 @@ from bridge.refill.rebuild import SparkRebuild
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.refill.upkeep import Upkeep
 from bridge.topics.checkpoints import CheckpointBook
+from bridge.topics.context import BridgeContext
 from bridge.topics.cursor_loader import CursorLoader
 from bridge.topics.durability import Durability
 from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough
 from bridge.topics.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
-from bridge.topics.surroundings import Surroundings
 from tracker import StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class Tenure:
     def __init__(
         self,
         ownership: Ownership,
-        around: Surroundings,
+        context: BridgeContext,
         index: TopicIndex,
         book: CheckpointBook,
         subscriptions: Subscriptions,
@@ -58,9 +58,9 @@ class Tenure:
         tail = TailBuffer(index.harvested_position)
         self.ownership = ownership
         self.index = index
-        self.pump = Pump(subscriptions, around.now_ms, around.now_ns, index)
-        self.durability = Durability(ownership, around, index, book, subscriptions)
-        self._around = around
+        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index)
+        self.durability = Durability(ownership, context, index, book, subscriptions)
+        self._context = context
         self._book = book
         self._subscriptions = subscriptions
         self._outlook = outlook
@@ -77,25 +77,25 @@ class Tenure:
             self._on_stored,
             self._on_harvester_closed,
             self._cannot_store,
-            around.randbits,
+            context.randbits,
         )
         self._gaps = GapFiller(
             topic,
             connection,
             index,
-            around.now_ms,
+            context.now_ms,
             self._on_stored,
             self._cannot_store,
-            SparkRebuild(topic, index, around.spark),
-            around.admin,
+            SparkRebuild(topic, index, context.spark),
+            context.admin,
             passing.reading,
         )
         self.upkeep = Upkeep(
-            topic, connection, index, around.admin, around.spark, self._gaps, around.now_ms, self.spawn
+            topic, connection, index, context.admin, context.spark, self._gaps, context.now_ms, self.spawn
         )
         self._loader = CursorLoader(
             topic,
-            around,
+            context,
             connection,
             index,
             tail,
@@ -106,7 +106,7 @@ class Tenure:
             self._cannot_store,
             self.pump.wake,
         )
-        self.steering = Steering(topic, connection, index, around.admin, self._load_for_operator, self._keep_views)
+        self.steering = Steering(topic, connection, index, context.admin, self._load_for_operator, self._keep_views)
 
     # -- life cycle
 
@@ -210,7 +210,7 @@ class Tenure:
         """What operators did is on disk when this returns, unless nothing can be stored: the broker has it too."""
         self.durability.persist_views()
         self.pump.wake()
-        await self._around.synced()
+        await self._context.synced()
 
     # -- chores
 
@@ -246,7 +246,7 @@ class Tenure:
         checked = loop.time()
         while True:
             await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
-            if self._around.store.failure is None:
+            if self._context.store.failure is None:
                 await self.harvester.resume()
             if loop.time() - checked > limits.READ_STALL_S:
                 checked = loop.time()
@@ -272,12 +272,12 @@ class Tenure:
 
     async def maintain(self) -> None:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""
-        index, now_ms = self.index, self._around.now_ms
+        index, now_ms = self.index, self._context.now_ms
         # A subscription made while the broker is asked is not in its answer.
         before = index.views()
         attached = [state.consumer for one in self._subscriptions.values() for state in one.dispatcher.consumers]
         try:
-            stats = await self._outlook.ask_broker(self._around.admin, index.harvested_position)
+            stats = await self._outlook.ask_broker(self._context.admin, index.harvested_position)
         except AdminError as error:
             log.warning("cannot read subscriptions", topic=self.ownership.topic, reason=str(error))
             return

@@ -16,8 +16,8 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.net.backoff import Backoff
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import CommandAck
+from bridge.topics.context import BridgeContext, Durable
 from bridge.topics.marks import Marks
-from bridge.topics.surroundings import Durable, Surroundings
 from bridge.topics.tracked_topic import TrackedTopic
 from tracker import Store, StoreError
 
@@ -115,21 +115,21 @@ def _answer(waiting: list[asyncio.Future[bool]], synced: bool) -> None:
 class Topics:
     """Tells each tracked topic what its clients do; see `bridge.gateway.consumers.TrackedTopics`."""
 
-    def __init__(self, around: Surroundings, syncing: SyncLoop) -> None:
-        """`around.mark_dirty` is `syncing`'s."""
-        self._around = around
+    def __init__(self, context: BridgeContext, syncing: SyncLoop) -> None:
+        """`context.mark_dirty` is `syncing`'s."""
+        self._context = context
         self._syncing = syncing
         syncing.on_recovered.append(self._on_recovered)
         self._topics: dict[str, TrackedTopic] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
-        self._admission = Admission(around.admin.listed_marks, self._admit, around.randbits)
-        self._marks = Marks(around.admin)
+        self._admission = Admission(context.admin.listed_marks, self._admit, context.randbits)
+        self._marks = Marks(context.admin)
 
     def resume(self) -> None:
         """Go on with every topic the data directory knows, before any client asks for it."""
-        for name in self._around.store.topics():
+        for name in self._context.store.topics():
             self._topic(name)
 
     def all(self) -> list[TrackedTopic]:
@@ -252,7 +252,7 @@ class Topics:
         known = self._topics.get(str(TopicName.parse(topic)))
         if known is not None and known.owner is not None:
             return known.owner
-        return self._around.advertised_url
+        return self._context.advertised_url
 
     def _on_recovered(self) -> None:
         for topic in self._topics.values():
@@ -265,7 +265,7 @@ class Topics:
     def _topic(self, name: str) -> TrackedTopic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = TrackedTopic(name, self._around)
+            topic = self._topics[name] = TrackedTopic(name, self._context)
             task = asyncio.get_running_loop().create_task(topic.run())
             self._tasks[name] = task
             task.add_done_callback(lambda done: self._ended(name, done))
@@ -282,4 +282,4 @@ class Topics:
         if topic.unneeded:
             log.info("topic is not tracked any more", topic=name)
             with contextlib.suppress(StoreError):
-                self._around.store.drop_topic(name)
+                self._context.store.drop_topic(name)

@@ -19,11 +19,11 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.topics.checkpoints import CheckpointBook
+from bridge.topics.context import BridgeContext
 from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough, is_refusal, stand, try_to_read
 from bridge.topics.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
-from bridge.topics.surroundings import Surroundings
 from bridge.topics.tenure import EXPECTED, Tenure
 from tracker import StoreError, TopicIndex
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 class TrackedTopic:
     """Runs as one task (`run`) until closed; loses and regains ownership as the broker decides."""
 
-    def __init__(self, topic: str, around: Surroundings) -> None:
+    def __init__(self, topic: str, context: BridgeContext) -> None:
         """Nothing starts before `run`."""
         self.topic = topic
         self.role = "opening"
@@ -47,11 +47,11 @@ class TrackedTopic:
         """REST of the owner, while that is another bridge."""
         self.reason: str | None = None
         """Why the topic partition is not served; None while it is, here or elsewhere."""
-        self.subscriptions = Subscriptions(topic, self._wake, lambda: self.outlook.delays, around.randbits)
+        self.subscriptions = Subscriptions(topic, self._wake, lambda: self.outlook.delays, context.randbits)
         self.outlook = Outlook(topic, self.subscriptions)
-        self.presence = Presence(topic, around.admin)
-        self.passing = PassThrough(topic, self.subscriptions, around, self._give_up)
-        self._around = around
+        self.presence = Presence(topic, context.admin)
+        self.passing = PassThrough(topic, self.subscriptions, context, self._give_up)
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._ownership: Ownership | None = None
         self._closing = asyncio.Event()
@@ -60,7 +60,7 @@ class TrackedTopic:
 
     async def run(self) -> None:
         """Serve the topic partition whenever the broker lets this bridge own it."""
-        backoff = Backoff(self._around.randbits)
+        backoff = Backoff(self._context.randbits)
         while not self._closing.is_set():
             started = self._loop.time()
             try:
@@ -115,7 +115,10 @@ class TrackedTopic:
     @property
     def is_served(self) -> bool:
         """Whether it is dispatched: here, by a bridge that this one knows of, by the broker; or nobody is there."""
-        return self.role in ("owner", "idle", "passed-through") or self.owner not in (None, self._around.advertised_url)
+        return self.role in ("owner", "idle", "passed-through") or self.owner not in (
+            None,
+            self._context.advertised_url,
+        )
 
     @property
     def is_known(self) -> bool:
@@ -129,7 +132,7 @@ class TrackedTopic:
             if passed or reason is None:
                 return passed
             return [OperatorWarning(Severity.critical, "not-served", f"not served: {reason}")]
-        return self.outlook.warnings(self.index, self._around.now_ms(), self.last_rebuild)
+        return self.outlook.warnings(self.index, self._context.now_ms(), self.last_rebuild)
 
     @property
     def last_rebuild(self) -> RebuildStatus | None:
@@ -147,15 +150,15 @@ class TrackedTopic:
 
     async def _serve(self) -> None:
         """Stand for the topic partition, and own it for as long as that lasts. Raises what `EXPECTED` lists."""
-        around = self._around
+        context = self._context
         try:
             self.passing.hold()
-            connection = await around.pool.for_topic(self.topic)
-            stated = around.peers.metadata(self.topic, around.advertised_url, around.web_url(), around.now_ms())
-            ownership = self._ownership = Ownership(connection, self.topic, around.advertised_url, stated)
+            connection = await context.pool.for_topic(self.topic)
+            stated = context.peers.metadata(self.topic, context.advertised_url, context.web_url(), context.now_ms())
+            ownership = self._ownership = Ownership(connection, self.topic, context.advertised_url, stated)
             await self._be_elected(ownership)
             self.passing.end()
-            state = await around.admin.internal_stats(self.topic)
+            state = await context.admin.internal_stats(self.topic)
             tenure = self.tenure = self._take_over(ownership, state)
             await tenure.start()
             self._note_owned(tenure)
@@ -166,13 +169,13 @@ class TrackedTopic:
     async def _be_elected(self, ownership: Ownership) -> None:
         if self.passing.reason is not None:
             await try_to_read(ownership.connection, self.topic)
-        await stand(ownership, self._around.admin)
+        await stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        await beside(ownership.elected(self._around.admin, self._stand_by), resting)
+        await beside(ownership.elected(self._context.admin, self._stand_by), resting)
 
     def _note_owned(self, tenure: Tenure) -> None:
-        self.role, self.owner = "owner", self._around.advertised_url
+        self.role, self.owner = "owner", self._context.advertised_url
         self.owner_web_url = self.reason = None
         self.presence.served.set()
         tenure.pump.wake()
@@ -183,23 +186,23 @@ class TrackedTopic:
 
     def _stand_by(self, known: Candidates, settled: bool) -> None:
         """Clients that came here go to the owner meanwhile: they look up anew when their consumer is closed."""
-        around = self._around
-        around.peers.note_own_role(around.advertised_url, known)
-        self.owner, self.owner_web_url, doubt = around.peers.judge(self.topic, around.advertised_url, known, settled)
+        context = self._context
+        context.peers.note_own_role(context.advertised_url, known)
+        self.owner, self.owner_web_url, doubt = context.peers.judge(self.topic, context.advertised_url, known, settled)
         if settled or self.owner is not None:
             self._note_failure(doubt)
-        if self.owner not in (None, around.advertised_url):
+        if self.owner not in (None, context.advertised_url):
             self.presence.served.set()
             self.send_consumers_away()
 
     def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
         told = {} if hidden is None else hidden.properties
-        book = CheckpointBook(told, state.subscriptions, self._around.randbits)
+        book = CheckpointBook(told, state.subscriptions, self._context.randbits)
         index = self.index = self._usable_index(book, state)
         tenure = Tenure(
             ownership,
-            self._around,
+            self._context,
             index,
             book,
             self.subscriptions,
@@ -226,7 +229,7 @@ class TrackedTopic:
                 last_confirmed_entry=str(state.last_confirmed_entry),
             )
             self.index = None
-            self._around.store.drop_topic(self.topic)
+            self._context.store.drop_topic(self.topic)
             index = self._open_index()
         if index.harvested_position is None:
             # Nothing is known here: new traffic first, what older entries are needed is read behind it.
@@ -237,12 +240,12 @@ class TrackedTopic:
         return index
 
     def _open_index(self) -> TopicIndex:
-        around = self._around
+        context = self._context
         return TopicIndex(
-            around.store,
+            context.store,
             self.topic,
-            partition_width_ms=around.partition_width_ms,
-            near_term_bytes=around.near_term_bytes,
+            partition_width_ms=context.partition_width_ms,
+            near_term_bytes=context.near_term_bytes,
         )
 
     async def _step_down(self) -> None:

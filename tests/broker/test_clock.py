@@ -29,7 +29,7 @@ class Clock:
     def install(self, bridge: Bridge, patch: pytest.MonkeyPatch) -> None:
         topics = bridge.topics
         assert topics is not None
-        patch.setattr(topics, "_around", topics._around._replace(now_ms=self.now_ms))
+        patch.setattr(topics, "_context", topics._context._replace(now_ms=self.now_ms))
 
 
 @pytest.fixture

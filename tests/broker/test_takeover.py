@@ -120,7 +120,7 @@ async def test_what_was_left_out_is_read_by_who_lost_the_topic_meanwhile(
     position = await client.publish(b"two", sequence_id=2)
     await wait_until_async(lambda: tracked.tenure.durability.kept[0] == position, "another one")
     tracked.index.damage.stage_left_out(
-        tracked._around.store.new_batch(), Position(position[0], -1), Position(*position)
+        tracked._context.store.new_batch(), Position(position[0], -1), Position(*position)
     )()
     tracked._give_up("as if the topic was unloaded")
     await wait_until_async(lambda: tracked.role != "owner", "the topic is given up")

@@ -23,7 +23,7 @@ class Durable(Protocol):
         """Learn that what was written up to a position is on disk."""
 
 
-class Surroundings(NamedTuple):
+class BridgeContext(NamedTuple):
     """What all tracked topics share."""
 
     pool: BrokerPool
