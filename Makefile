@@ -33,11 +33,12 @@ fast-tests: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not broker" --junitxml=$(REPORTS)/fast.xml tests/model tests/unit $(ARGS)
 
 coverage: $(STAMP) ## the lines of bridge and tracker that no unit, model or simulated test reaches; into build/reports
-	$(MEASURE) run --source=bridge,tracker --omit=bridge/protocol/pulsar_pb2.py -m pytest -q -m "not broker" $(wildcard tests/unit tests/model tests/simulation) $(ARGS)
 	@mkdir -p $(REPORTS)
-	$(MEASURE) html --quiet --directory=$(REPORTS)/coverage
-	$(MEASURE) report --show-missing --skip-covered --sort=-miss >$(REPORTS)/coverage.txt
-	@tail -n 3 $(REPORTS)/coverage.txt; echo "line by line: $(REPORTS)/coverage.txt and $(REPORTS)/coverage/index.html"
+	$(MEASURE) run --source=bridge,tracker --omit=bridge/protocol/pulsar_pb2.py -m pytest -q -m "not broker" $(wildcard tests/unit tests/model tests/simulation) $(ARGS); passed=$$?; \
+	$(MEASURE) html --quiet --directory=$(REPORTS)/coverage; \
+	$(MEASURE) report --show-missing --skip-covered --sort=-miss >$(REPORTS)/coverage.txt; \
+	tail -n 3 $(REPORTS)/coverage.txt; \
+	echo "line by line: $(REPORTS)/coverage.txt, $(REPORTS)/coverage/index.html"; exit $$passed
 
 unit: $(STAMP)   ## the tests that need no broker
 	$(BIN)/python -m pytest -m "not broker" $(ARGS)
