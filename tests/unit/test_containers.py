@@ -105,7 +105,7 @@ def test_the_image_has_all_that_a_wheel_is_built_from() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*wheel["packages"], "pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]}
     copied = {name for each in steps() if each.stage == 0 and each.instruction == "COPY" for name in each.value.split()}
-    assert needed <= copied
+    assert all(any(Path(name).is_relative_to(each) for each in copied) for name in needed)
 
 
 def test_requirements_are_installed_by_their_hashes() -> None:

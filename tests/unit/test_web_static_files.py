@@ -1,6 +1,7 @@
 """Scripts and styles: how they are sent, and that they need nothing from elsewhere."""
 
 import gzip
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
@@ -13,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from bridge.web.pages import static_files
 
 Client = TestClient[web.Request, web.Application]
+PLOTLY = files("bridge.web") / "static" / "plotly"
 
 
 @pytest_asyncio.fixture
@@ -50,10 +52,32 @@ async def test_who_takes_no_gzip_gets_the_file_itself(client: Client) -> None:
 async def test_the_script_of_the_charts_is_kept_for_good(client: Client) -> None:
     answer = await client.get(f"/static/{static_files.PLOTLY_NAME}", headers={"Accept-Encoding": "gzip"})
     assert "immutable" in answer.headers["Cache-Control"]
-    assert gzip.decompress(await answer.read()).startswith(b"/**\n* plotly.js")
+    assert gzip.decompress(await answer.read()) == (PLOTLY / static_files.PLOTLY_NAME).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "..%2Frendering.py", "%2e%2e/base.html"])
+def test_the_script_of_the_charts_is_what_its_readme_says() -> None:
+    """One file, as published: name, version and sum agree, and its licence is beside it."""
+    readme = (PLOTLY / "README.md").read_text()
+    (version,) = re.findall(r"^\| version \| ([\d.]+) \|$", readme, re.MULTILINE)
+    (checksum,) = re.findall(r"^\| sha256 \| `([0-9a-f]{64})` \|$", readme, re.MULTILINE)
+    assert f"plotly-basic-{version}.min.js" == static_files.PLOTLY_NAME
+    assert f"`{static_files.PLOTLY_NAME}`" in readme
+    script = (PLOTLY / static_files.PLOTLY_NAME).read_bytes()
+    assert hashlib.sha256(script).hexdigest() == checksum
+    assert f"(basic - minified) v{version}\n".encode() in script[:100]
+    assert (PLOTLY / "LICENSE").read_text().startswith("MIT License\n")
+    assert {each.name for each in PLOTLY.iterdir()} == {"LICENSE", "README.md", static_files.PLOTLY_NAME}
+
+
+def test_the_script_of_the_charts_evaluates_no_text() -> None:
+    """The pages' Content-Security-Policy would stop it there."""
+    script = (PLOTLY / static_files.PLOTLY_NAME).read_bytes()
+    assert not re.search(rb"\beval\(|new Function\b|(?<![\w.])Function\(", script)
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing.js", "..%2Frendering.py", "%2e%2e/base.html", "plotly", "LICENSE", "plotly%2FREADME.md"]
+)
 async def test_nothing_else_is_sent(client: Client, name: str) -> None:
     assert (await client.get(f"/static/{name}")).status == 404
 
