@@ -8,15 +8,15 @@ cell is a time partition, and one that is gone at the end does not count. Equal 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, takewhile
 
-import numpy as np
-
 from tracker import limits
-from tracker.fingerprint import Fingerprint, mixed_keys, unpacked_keys
-from tracker.keys import encode_key, successor, time_bound
+from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.keys import KEY, encode_key, successor, time_bound
 from tracker.partitions.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.position import Position
 from tracker.topic_index import TopicIndex
@@ -36,10 +36,15 @@ class Scope:
     cut: int = 0
     held: tuple[int, ...] = ()
 
+    @cached_property
+    def held_set(self) -> frozenset[int]:
+        """The same as `held`, to be looked up in."""
+        return frozenset(self.held)
+
     def has(self, deliver_at_ms: int, position: Position) -> bool:
         """Tell whether an entry is compared."""
         number = deliver_at_ms // self.width_ms
-        return self.after < position <= self.upto and (number >= self.cut or number in self.held)
+        return self.after < position <= self.upto and (number >= self.cut or number in self.held_set)
 
 
 def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, lasts_ms: int) -> Scope:
@@ -54,28 +59,20 @@ def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, la
 
 def cell_fingerprints(keys: Sequence[bytes], scope: Scope) -> dict[Cell, Fingerprint]:
     """Return the fingerprint of each cell, over those of the stored keys that are in the scope."""
-    if not keys:
-        return {}
-    columns = unpacked_keys(keys)
-    due, ledgers, entries = (column.astype(np.int64) for column in columns.T)
-    numbers = due // scope.width_ms
-    ahead = numbers >= scope.cut
-    after, upto = scope.after, scope.upto
-    inside = ((ledgers > after.ledger) | ((ledgers == after.ledger) & (entries > after.entry))) & (
-        (ledgers < upto.ledger) | ((ledgers == upto.ledger) & (entries <= upto.entry))
-    )
-    inside &= ahead | np.isin(numbers, np.array(scope.held, np.int64))
-    if not inside.any():
-        return {}
-    cells = np.stack([np.where(ahead, ledgers, PARTITION), np.where(ahead, entries >> BLOCK_SHIFT, numbers)], axis=1)
-    found, of_key = np.unique(cells[inside], axis=0, return_inverse=True)
-    sums = np.zeros(len(found), np.uint64)
-    np.add.at(sums, of_key.reshape(-1), mixed_keys(columns[inside]))
-    counts = np.bincount(of_key.reshape(-1), minlength=len(found))
-    return {
-        (int(first), int(second)): Fingerprint(int(count), int(total))
-        for (first, second), count, total in zip(found, counts, sums, strict=True)
-    }
+    after, upto, held = scope.after, scope.upto, scope.held_set
+    first_ahead_ms = scope.cut * scope.width_ms
+    by_cell: defaultdict[Cell, list[bytes]] = defaultdict(list)
+    for key, (due, ledger, entry) in zip(keys, KEY.iter_unpack(b"".join(keys)), strict=True):
+        if not after < (ledger, entry) <= upto:
+            continue
+        if due >= first_ahead_ms:
+            cell = ledger, entry >> BLOCK_SHIFT
+        elif (number := due // scope.width_ms) in held:
+            cell = PARTITION, number
+        else:
+            continue
+        by_cell[cell].append(key)
+    return {cell: fingerprint(some) for cell, some in by_cell.items()}
 
 
 def index_fingerprints(index: TopicIndex, scope: Scope) -> Iterator[dict[Cell, Fingerprint]]:

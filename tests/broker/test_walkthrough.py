@@ -169,7 +169,7 @@ def test_the_start_shows_what_it_should() -> None:
 
 
 def test_outputs_differ_by_their_words() -> None:
-    shown = "billing  5:1  cancelled  2026-08-01T16:00:00.000Z  1,234 entries, checksum 5e3155f752e650e3"
+    shown = "billing  5:1  cancelled  2026-08-01T16:00:00.000Z  1,234 entries, checksum b982a02f01a7e618"
     assert form(shown) == form("billing 17:203 cancelled 2027-01-01T01:02:03.456Z 7 entries, checksum 0123456789abcdef")
     assert form(shown) != form(shown.replace("cancelled", "already-acked"))
     assert form("a 1\na 2\nb 3") == form("a 7\nb 8") != form("b 7\na 8")

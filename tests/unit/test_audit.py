@@ -50,6 +50,11 @@ def test_numbers_are_not_mixed_up() -> None:
     assert len(found) == 4
 
 
+def test_a_fingerprint_is_the_same_wherever_it_is_made() -> None:
+    """A job's come from another machine, and it may have begun before the bridge was brought up to date."""
+    assert fingerprint([encode_key(1, 2, 3), encode_key(4, 5, 6)]) == Fingerprint(2, 0xD6943A56DFBF2C86)
+
+
 @pytest.mark.parametrize("cut", [0, 400, 2_000])
 def test_an_index_has_the_fingerprints_of_its_entries(tmp_path: Path, cut: int) -> None:
     """What is ahead by position, what is held by time partition, the rest not at all; read as a whole or looked up."""
