@@ -45,7 +45,7 @@ from spark_jobs.ledgers.access import Access
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import SPEC_NAME, RangeResult, RebuildSpec, marker_name, spread_of
-from spark_jobs.rebuild import Rebuild
+from spark_jobs.rebuild_job import Rebuild
 from spark_jobs.session import open_session
 from spark_jobs.stages.read import ROWS
 from tracker import Position, Store, TopicIndex

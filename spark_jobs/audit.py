@@ -14,12 +14,13 @@ from typing import Any
 from spark_jobs.command import run_command
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of
-from spark_jobs.stages.reading import Reading
 from spark_jobs.storage import Storage
 
 
 def audit(spec: ReadSpec, token: str | None, spark: Any) -> dict[str, object]:
     """Read what is missing and write the outcome. Raises LedgerReadError and what Spark raises."""
+    from spark_jobs.stages.reading import Reading  # of the extra for Spark, which is there by now
+
     access, storage = spec.access(token), Storage(spec.output)
     reading = Reading(spec, access, storage)
     reading.begin()

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from bridge.extras import ExtraMissing, need
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.plan import TOKEN_VARIABLE, ReadSpec
@@ -50,8 +51,12 @@ def run_command(
         os.nice(limits.NICENESS)
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        need("spark", f"python -m spark_jobs.{name}")
         spec = kind.model_validate_json(given.spec.read_text())
         settings = dict(each.split("=", 1) for each in given.conf)
+    except ExtraMissing as error:
+        tell(error=str(error))
+        return 1
     except (OSError, ValueError, ValidationError) as error:
         tell(error=f"{given.spec}: {error}")
         return 1

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 
 def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> Any:
     """Return a session; a local one talks to this machine alone and uses this interpreter for its workers."""
+    from pyspark.sql import SparkSession  # here, so that a job can say that it is not installed
+
     builder = SparkSession.builder.appName(name).master(master)
     values = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ import structlog
 from bridge import limits
 from bridge.embedded.errors import EmbeddedError
 from bridge.embedded.java import find_java
+from bridge.extras import ExtraMissing, missing, need
 from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, ReadSpec
 from spark_jobs.storage import Storage, StorageError
 from tracker.audit import Scope
@@ -72,7 +74,7 @@ class SparkJob:
 
     def is_large(self, entries: int) -> bool:
         """Tell whether so many entries are for a job rather than for this process."""
-        return 0 < self.settings.from_entries <= entries
+        return 0 < self.settings.from_entries <= entries and _can_run()
 
     def spec(self, kind: type[S], scope: Scope) -> S:
         """Return what a job is to do that reads a scope, all else as `kind` has it by default."""
@@ -163,7 +165,7 @@ class SparkJob:
         """Return what the process told last, and its exit status: negative when a signal ended it."""
         try:
             process = await self._start()
-        except (EmbeddedError, OSError) as error:
+        except (EmbeddedError, ExtraMissing, OSError) as error:
             raise JobError(f"cannot start a job: {error}") from error
         try:
             return await self._follow(process, on_told), await process.wait()
@@ -178,6 +180,7 @@ class SparkJob:
         return self.folder / "job.log"
 
     async def _start(self) -> asyncio.subprocess.Process:
+        need("spark", "it")
         settings = self.settings
         command = [sys.executable, "-m", f"spark_jobs.{self.kind}", str(self.folder / SPEC_NAME), "--with-parent"]
         command += ["--master", settings.master]
@@ -207,6 +210,15 @@ class SparkJob:
                 if "stage" in told:
                     on_told(told["stage"], told["done"], told["total"])
         return told
+
+
+@cache
+def _can_run() -> bool:
+    """Tell whether what jobs need is installed; when it is not, that is said once, the first time it matters."""
+    reason = missing("spark")
+    if reason is not None:
+        log.info("Spark is not installed, what is large is read here too", reason=reason)
+    return reason is None
 
 
 def _refused_by_spark(log_file: Path) -> str | None:

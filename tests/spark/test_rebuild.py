@@ -7,7 +7,7 @@ import pytest
 
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.plan import RebuildSpec
-from spark_jobs.rebuild import Rebuild
+from spark_jobs.rebuild_job import Rebuild
 from tests.clients import Clients
 from tests.cluster import PulsarCluster
 from tests.spark.test_source import COUNT, DUE_MS, fill, unload
