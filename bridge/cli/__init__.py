@@ -12,9 +12,10 @@ from bridge.cli import bench, config, demo, pending, rebuild, serve, standalone,
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
+from bridge.extras import ExtraMissing
 from tracker import StoreError
 
-_EXPECTED = (CommandFailed, ConfigError, StartError, StoreError, EmbeddedError)
+_EXPECTED = (CommandFailed, ConfigError, StartError, StoreError, EmbeddedError, ExtraMissing)
 """What can go wrong without anything being wrong with the program: one line, no stack trace."""
 
 app = typer.Typer(

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.cli.common import CommandFailed, Output, OutputOption, print_json, print_table
+from bridge.extras import need
 from bridge.showcase.side_by_side import SHOWN, BenchError, Figures, Runs, Wanted, medians, side_by_side, workloads
 
 
@@ -30,6 +31,7 @@ def bench(
     if not workloads(wanted):
         known = ", ".join(workloads(Wanted()))
         raise typer.BadParameter(f"no workload has {only!r} in its name, there are {known}")
+    need("demo", "delay-bridge bench")
     console = Console(stderr=True, highlight=False)
 
     def told(name: str, side: str, figures: Figures) -> None:

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from bridge.cli.common import CommandFailed, count_option, duration_option, plain_table, print_table
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.distribution import VERSION
-from bridge.showcase.demo import DemoError, Tally, run_demo, running_bridge
+from bridge.extras import need
+from bridge.showcase.demo import DemoError, Tally, running_bridge
 
 _LINE_EVERY_S = 2.0
 _PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
@@ -35,6 +36,9 @@ def demo(
     """
     if min_delay > max_delay:
         raise typer.BadParameter(f"--min-delay is longer than --max-delay: {min_delay} ms > {max_delay} ms")
+    need("demo", "delay-bridge demo")
+    from bridge.showcase.exchange import run_demo  # with the official client, which is there by now
+
     # Ended by a scheduler or by Ctrl-C: either way what was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True, highlight=False)

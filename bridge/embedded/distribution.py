@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from bridge.embedded.errors import DistributionError
-from bridge.embedded.ivy import download
+from bridge.embedded.ivy import download, find_ivy
 from bridge.embedded.java import find_java
 
 VERSION = "4.0.8"
@@ -92,7 +92,7 @@ def _fetch(target: Path, progress: bool) -> None:
         raise DistributionError(
             f"fetching Pulsar needs {_NEEDED_BYTES // 10**6} MB in {target.parent}, {free // 10**6} MB are free"
         )
-    java = find_java()
+    ivy, java = find_ivy(), find_java()
     work = target.parent / f".fetch-{os.getpid()}"
     try:
         for attempt in (1, 2):
@@ -100,6 +100,7 @@ def _fetch(target: Path, progress: bool) -> None:
             with _bar(progress) as (bar, task):
                 archive = download(
                     java,
+                    ivy,
                     work,
                     organisation="org.apache.pulsar",
                     name="pulsar-server-distribution",

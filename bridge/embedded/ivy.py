@@ -9,11 +9,17 @@ from pathlib import Path
 from bridge.embedded.child import ChildProcess
 from bridge.embedded.errors import DistributionError
 from bridge.embedded.java import Java
+from bridge.extras import install_command
 
 SETTINGS_VARIABLE = "DELAY_BRIDGE_IVY_SETTINGS"
 _POLL_SECONDS = 0.2
 _STALLED_SECONDS = 180.0
 _TAIL_LINES = 12
+_OTHER_WAYS = (
+    "  - unpack the server distribution yourself and name its folder in DELAY_BRIDGE_PULSAR_HOME;\n"
+    "  - run Pulsar in Docker (image apachepulsar/pulsar) and give the bridge its URLs;\n"
+    "  - give the bridge the URLs of an existing cluster (delay-bridge serve)."
+)
 _MODULE = """<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="delay-bridge" module="embedded"/>
   <configurations><conf name="default"/></configurations>
@@ -26,8 +32,24 @@ _MODULE = """<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra"
 """
 
 
+def find_ivy() -> Path:
+    """Ivy's archive in the installed PySpark. Raises DistributionError."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None:
+        raise DistributionError(
+            "Pulsar has to be fetched first, which takes the Ivy in PySpark, and that is not installed here:\n"
+            f"  {install_command('spark')}\n"
+            f"There are three other ways:\n{_OTHER_WAYS}"
+        )
+    for place in spec.submodule_search_locations or ():
+        if jar := next(iter(sorted((Path(place) / "jars").glob("ivy-*.jar"))), None):
+            return jar
+    raise DistributionError("PySpark's Ivy (pyspark/jars/ivy-*.jar) is missing: is pyspark installed completely?")
+
+
 def download(
     java: Java,
+    ivy: Path,
     work_dir: Path,
     *,
     organisation: str,
@@ -39,8 +61,9 @@ def download(
 ) -> Path:
     """Downloads into `work_dir` (which exists); returns the archive's path. Ivy has compared its checksum by then.
 
-    `on_bytes` is told now and then how many bytes have arrived. DELAY_BRIDGE_IVY_SETTINGS may name an Ivy settings
-    file, for sites that reach the world through a mirror. Raises DistributionError when it cannot be had.
+    `ivy`: its own archive, see `find_ivy`. `on_bytes` is told now and then how many bytes have arrived.
+    DELAY_BRIDGE_IVY_SETTINGS may name an Ivy settings file, for sites that reach the world through a mirror. Raises
+    DistributionError when it cannot be had.
     """
     module = work_dir / "ivy.xml"
     module.write_text(
@@ -50,7 +73,7 @@ def download(
     )
     cache = work_dir / "ivy-cache"
     log = work_dir / "ivy.log"
-    command = [str(java.executable), "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
+    command = [str(java.executable), "-cp", str(ivy), "org.apache.ivy.Main"]
     if settings := os.environ.get(SETTINGS_VARIABLE):
         command += ["-settings", settings]
     command += ["-ivy", str(module), "-cache", str(cache)]
@@ -98,15 +121,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    folders = [Path(place) / "jars" for place in (spec.submodule_search_locations or [])] if spec else []
-    for folder in folders:
-        if jar := next(iter(sorted(folder.glob("ivy-*.jar"))), None):
-            return jar
-    raise DistributionError("PySpark's Ivy (pyspark/jars/ivy-*.jar) is missing: is pyspark installed completely?")
-
-
 def _tail(log: Path) -> str:
     """The last lines of Ivy's log without its progress dots."""
     lines = [line.rstrip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
@@ -117,9 +131,6 @@ def _failed(what: str, reason: str, tail: str) -> str:
     lines = "\n".join(tail.splitlines()[-_TAIL_LINES:])
     return (
         f"Could not fetch {what}: {reason}.\n"
-        "Without a network there are three other ways:\n"
-        "  - unpack the server distribution yourself and name its folder in DELAY_BRIDGE_PULSAR_HOME;\n"
-        "  - run Pulsar in Docker (image apachepulsar/pulsar) and give the bridge its URLs;\n"
-        "  - give the bridge the URLs of an existing cluster (delay-bridge serve).\n"
+        f"Without a network there are three other ways:\n{_OTHER_WAYS}\n"
         f"Behind a mirror, name an Ivy settings file in {SETTINGS_VARIABLE}. Ivy's last lines:\n{lines}"
     )

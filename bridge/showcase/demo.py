@@ -1,4 +1,4 @@
-"""The demo: a real Pulsar, a real bridge, the official client, and a count of what arrived when.
+"""The demo: a real Pulsar, a real bridge, the official client (see `exchange`), and a count of what arrived when.
 
 The bridge runs as a child process through the ordinary command, so that the measuring client and the bridge do not
 share an interpreter.
@@ -8,34 +8,22 @@ import contextlib
 import json
 import math
 import os
-import random
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
-
-import pulsar
 
 from bridge.config import ENV_PREFIX
 from bridge.embedded.child import ChildProcess
 from bridge.embedded.ports import free_ports
 
-TOPIC = "persistent://public/default/demo"
-SUBSCRIPTION = "demo"
-QUIET_S = 1.0
-"""After the last message: time for duplicates to show."""
-GIVE_UP_S = 15.0
-"""Nothing more is expected this long after the last message was due and the last one came."""
 _READY_S = 30.0
-_SWITCH_S = 0.0005
 _HOST = "127.0.0.1"
 
 
@@ -131,100 +119,3 @@ def _await_ready(child: ChildProcess, url: str, log: Path) -> None:
         time.sleep(0.05)
     said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
     raise DemoError(f"the bridge did not become ready: {' '.join(said) or reason}")
-
-
-def run_demo(
-    service_url: str, messages: int, delays_ms: tuple[int, int], on_progress: Callable[[Tally], None], log: Path
-) -> Tally:
-    """Publish `messages` with random delays, consume them by a Shared subscription, and count.
-
-    `on_progress` is called several times a second. `log`: the file the client library writes to. Raises DemoError.
-    """
-    tally = Tally(messages)
-    # The threads that measure must not wait long for the one that draws.
-    switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log)))
-        with contextlib.closing(client):
-            consumer = client.subscribe(TOPIC, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared)
-            producer = client.create_producer(TOPIC, max_pending_messages=5_000, block_if_queue_full=True)
-            _exchange(consumer, producer, tally, delays_ms, on_progress)
-    except pulsar.PulsarException as error:
-        raise DemoError(f"the Pulsar client failed: {error}") from error
-    finally:
-        sys.setswitchinterval(switch_s)
-    return tally
-
-
-def _exchange(
-    consumer: Any, producer: Any, tally: Tally, delays_ms: tuple[int, int], on_progress: Callable[[Tally], None]
-) -> None:
-    done = threading.Event()
-    failures: list[Exception] = []
-
-    def in_thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                work(*arguments)
-            except Exception as error:  # reported by the main thread
-                failures.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
-
-    threads = [in_thread(_consume, consumer, tally, done), in_thread(_publish, producer, tally, delays_ms, done)]
-    try:
-        _wait_for_all(tally, threads[1], failures, on_progress)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join(timeout=5)
-    if failures:
-        raise failures[0]
-
-
-def _publish(producer: Any, tally: Tally, delays_ms: tuple[int, int], done: threading.Event) -> None:
-    def sent(result: Any, message_id: Any) -> None:
-        if result == pulsar.Result.Ok:
-            tally.published += 1
-        else:
-            tally.refused += 1
-
-    for number in range(tally.messages):
-        if done.is_set():
-            return
-        # What `deliver_after` does, the client's clock plus the delay, with the sum known here to compare with.
-        deliver_at_ms = time.time_ns() // 1_000_000 + random.randint(*delays_ms)
-        tally.latest_deliver_at_ms = max(tally.latest_deliver_at_ms, deliver_at_ms)
-        producer.send_async(f"{number} {deliver_at_ms}".encode(), sent, deliver_at=deliver_at_ms)
-    producer.flush()
-
-
-def _consume(consumer: Any, tally: Tally, done: threading.Event) -> None:
-    while not done.is_set():
-        try:
-            message = consumer.receive(timeout_millis=200)
-        except pulsar.Timeout:
-            continue
-        at_ms = time.time_ns() / 1e6
-        number, deliver_at_ms = map(int, message.data().split())
-        tally.received(number, deliver_at_ms, at_ms)
-        consumer.acknowledge(message)
-
-
-def _wait_for_all(
-    tally: Tally, publisher: threading.Thread, failures: list[Exception], on_progress: Callable[[Tally], None]
-) -> None:
-    """Until everything came and was quiet for a while, or nothing can be expected any more."""
-    seen, last_news = -1, time.monotonic()
-    while not failures:
-        on_progress(tally)
-        came = tally.delivered + tally.duplicates
-        if came != seen or publisher.is_alive() or time.time_ns() < tally.latest_deliver_at_ms * 1e6:
-            seen, last_news = came, time.monotonic()
-        quiet_s = time.monotonic() - last_news
-        if quiet_s > (QUIET_S if tally.lost <= 0 else GIVE_UP_S):
-            return
-        time.sleep(0.1)

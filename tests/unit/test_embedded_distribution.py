@@ -3,6 +3,7 @@
 import hashlib
 import io
 import shutil
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,9 +68,9 @@ def test_asked_for_at_once_it_is_fetched_once(tmp_path: Path, repository: Path) 
     publish(repository)
     fetches: list[Path] = []
 
-    def counting(java: Java, work_dir: Path, **arguments: Any) -> Path:
+    def counting(java: Java, ivy: Path, work_dir: Path, **arguments: Any) -> Path:
         fetches.append(work_dir)
-        return download(java, work_dir, **arguments)
+        return download(java, ivy, work_dir, **arguments)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as pool:
         patch.setattr("bridge.embedded.distribution.download", counting)
@@ -104,6 +105,19 @@ def test_unreachable_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DistributionError) as raised:
         ensure_distribution(tmp_path / "cache", progress=False)
     for word in ("DELAY_BRIDGE_PULSAR_HOME", "Docker", "existing cluster", "DELAY_BRIDGE_IVY_SETTINGS", "not found"):
+        assert word in str(raised.value)
+
+
+def test_without_pyspark_only_what_is_fetched_already_can_be_used(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(repository)
+    ensure_distribution(tmp_path / "fetched", progress=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert is_complete(ensure_distribution(tmp_path / "fetched", progress=False))
+    with pytest.raises(DistributionError, match="not installed here") as raised:
+        ensure_distribution(tmp_path / "cache", progress=False)
+    for word in ("-m pip install 'pulsar-delay-bridge[spark]'", "DELAY_BRIDGE_PULSAR_HOME", "existing cluster"):
         assert word in str(raised.value)
 
 
