@@ -1,4 +1,5 @@
-# The bridge, and beside it what Spark jobs need: the same image runs a Spark master and its workers.
+# The bridge with all extras: the same image runs Spark jobs, a Spark master and its workers, and the demo's clients. A
+# bridge alone needs neither Java nor more than requirements.lock.
 
 FROM python:3.11.13-slim-bookworm AS wheel
 WORKDIR /source
@@ -11,8 +12,8 @@ RUN ["python", "-m", "pip", "wheel", "--no-cache-dir", "--no-deps", "--wheel-dir
 FROM python:3.11.13-slim-bookworm AS packages
 RUN ["python", "-m", "venv", "/opt/delay-bridge"]
 # Before the wheel: requirements change less often than the code, and this is the long step.
-COPY requirements.lock /tmp/requirements.lock
-RUN ["/opt/delay-bridge/bin/pip", "install", "--no-cache-dir", "--require-hashes", "-r", "/tmp/requirements.lock"]
+COPY requirements-all.lock /tmp/requirements-all.lock
+RUN ["/opt/delay-bridge/bin/pip", "install", "--no-cache-dir", "--require-hashes", "--requirement", "/tmp/requirements-all.lock"]
 COPY --from=wheel /wheels /wheels
 RUN /opt/delay-bridge/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 

@@ -6,9 +6,10 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 REPORTS := build/reports
 MEASURE  = COVERAGE_FILE=build/coverage $(BIN)/coverage
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest proto lock clean
+.PHONY: help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -84,12 +85,16 @@ bench-operators: $(STAMP) ## pages, REST and scrapes with 100 million pending an
 lowest: $(STAMP) ## the wheel and its tests with every dependency at the lowest version that pyproject.toml declares
 	$(BIN)/python -m tools.check_lowest
 
+installed-size: $(STAMP) ## what the plain package takes on disk, and that it serves and names the extras that others need
+	$(BIN)/python -m tools.installed_size
+
 proto: $(STAMP)  ## regenerate the protocol modules from pulsar.proto
 	$(BIN)/python -m tools.generate_protocol
 
-lock: $(STAMP)   ## resolve pyproject.toml anew into the hashed locks
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml --group dev -o requirements-dev.lock
+lock: $(STAMP)   ## resolve pyproject.toml anew into the hashed locks: what `serve` needs, with all extras, for development
+	$(COMPILE) -o requirements.lock
+	$(COMPILE) --all-extras -o requirements-all.lock
+	$(COMPILE) --all-extras --group dev -o requirements-dev.lock
 
 clean:           ## remove what the targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
