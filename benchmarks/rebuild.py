@@ -41,7 +41,7 @@ from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import MessageMetadata
 from spark_jobs import limits
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import SPEC_NAME, RangeResult, RebuildSpec, marker_name, spread_of
@@ -335,7 +335,7 @@ def run(console: Console, root: Path, given: argparse.Namespace) -> dict[str, li
         started = time.perf_counter()
         publish(broker.service_url, given.entries)
         console.log(f"{given.entries:,} entries published in {time.perf_counter() - started:.0f} s")
-        upto = topic_state(Access(broker.service_url, broker.web_url), TOPIC).last_confirmed
+        upto = topic_state(ClusterAccess(broker.service_url, broker.web_url), TOPIC).last_confirmed
         wait_delayed(broker.web_url, given.entries)
         for number in range(given.rounds):
             broker_s = broker_rebuild(broker.web_url, given.entries)

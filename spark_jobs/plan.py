@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs import limits
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.stats import LedgerRange
 from tracker import AckSet, Position
 from tracker.audit import Cell, Scope, add_up
@@ -51,9 +51,9 @@ class ReadSpec(BaseModel):
     split_entries: int = limits.SPLIT_ENTRIES
     ranges_per_task: int = limits.RANGES_PER_TASK
 
-    def access(self, token: str | None) -> Access:
+    def access(self, token: str | None) -> ClusterAccess:
         """Return where to read."""
-        return Access(
+        return ClusterAccess(
             self.service_url,
             self.web_url,
             None if self.token_file else token,

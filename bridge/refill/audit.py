@@ -9,7 +9,7 @@ import structlog
 
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
-from bridge.refill.comparison import Comparison, Outcome, TopicSide
+from bridge.refill.comparison import Comparison, ComparisonResult, TopicSide
 from bridge.refill.rebuild_status import Engine, RebuildStatus
 from bridge.refill.spark_job import JobError, SparkJob
 from spark_jobs.plan import FINGERPRINTS_NAME, ReadSpec, read_fingerprints
@@ -31,7 +31,7 @@ class AuditStatus:
     entries_total: int = 0
     entries_read: int = 0
     compared_from_ms: int = 0
-    outcome: Outcome = field(default_factory=Outcome)
+    result: ComparisonResult = field(default_factory=ComparisonResult)
     finished_ms: int | None = None
     error: str | None = None
     spark_error: str | None = None
@@ -44,7 +44,7 @@ class AuditStatus:
             return "running"
         if self.error is not None:
             return "failed"
-        return "succeeded" if self.outcome.equal else "differs"
+        return "succeeded" if self.result.equal else "differs"
 
     def answer(self) -> dict[str, Any]:
         """Return what REST says."""
@@ -54,12 +54,12 @@ class AuditStatus:
             "engine": self.engine.value,
             "entriesTotal": self.entries_total,
             "entriesRead": self.entries_read,
-            "compared": self.outcome.compared,
+            "compared": self.result.compared,
             "comparedFrom": self.compared_from_ms,
-            "checksum": f"{self.outcome.checksum:016x}",
-            "differing": self.outcome.differing,
-            "missing": [str(one) for one in self.outcome.missing],
-            "unexpected": [str(one) for one in self.outcome.unexpected],
+            "checksum": f"{self.result.checksum:016x}",
+            "differing": self.result.differing,
+            "missing": [str(one) for one in self.result.missing],
+            "unexpected": [str(one) for one in self.result.unexpected],
             "startedAt": self.started_ms,
             "finishedAt": self.finished_ms,
             "error": self.error,
@@ -104,7 +104,7 @@ class Audit:
         if self._now_ms() >= status.compared_from_ms:
             status.error = "reading the topic took too long: what was due later when it began is due by now"
             return
-        status.outcome = await self._comparison.compare(in_topic, scope)
+        status.result = await self._comparison.compare(in_topic, scope)
 
     async def _topic_side(self, status: AuditStatus, scope: Scope) -> TopicSide:
         if status.engine is Engine.auto:

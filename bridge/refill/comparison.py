@@ -30,7 +30,7 @@ TopicSide = dict[Cell, Fingerprint]
 
 
 @dataclass
-class Outcome:
+class ComparisonResult:
     """Of `compared` entries of the topic; `differing` is how many cells differ.
 
     `missing`: in the topic and not in the index at that due time; `unexpected`: the other way round.
@@ -86,10 +86,10 @@ class Comparison:
         await read_range(self._connection, self._topic, scope.after, scope.upto, take)
         return found
 
-    async def compare(self, in_topic: TopicSide, scope: Scope) -> Outcome:
+    async def compare(self, in_topic: TopicSide, scope: Scope) -> ComparisonResult:
         """Compare what was read with the index. Raises BrokerError, StoreError."""
         total = Fingerprint.total(in_topic.values())
-        outcome = Outcome(*total)
+        result = ComparisonResult(*total)
         in_index: TopicSide = {}
         few = total.entries * limits.AUDIT_FEW < self._index.entries
         index = self._index
@@ -101,19 +101,19 @@ class Comparison:
         held = {number for kind, number in differing if kind == PARTITION and not self._is_dropped(number)}
         for block in blocks[: limits.AUDIT_BLOCKS_MAX]:
             after, upto = block_range(scope, block)
-            if await self._list(after, upto, scope, outcome, None):
-                outcome.ranges.append((after, upto))
-        outcome.differing = len(outcome.ranges)
+            if await self._list(after, upto, scope, result, None):
+                result.ranges.append((after, upto))
+        result.differing = len(result.ranges)
         if len(blocks) > limits.AUDIT_BLOCKS_MAX:
-            outcome.differing += len(blocks) - limits.AUDIT_BLOCKS_MAX
-            outcome.ranges = [(scope.after, scope.upto)]
-        if held and await self._list(scope.after, scope.upto, scope, outcome, held):
-            outcome.differing += len(held)
-            outcome.ranges = [(scope.after, scope.upto)]
-        return outcome
+            result.differing += len(blocks) - limits.AUDIT_BLOCKS_MAX
+            result.ranges = [(scope.after, scope.upto)]
+        if held and await self._list(scope.after, scope.upto, scope, result, held):
+            result.differing += len(held)
+            result.ranges = [(scope.after, scope.upto)]
+        return result
 
     async def _list(
-        self, after: Position, upto: Position, scope: Scope, outcome: Outcome, numbers: set[int] | None
+        self, after: Position, upto: Position, scope: Scope, result: ComparisonResult, numbers: set[int] | None
     ) -> bool:
         """List the positions in (after, upto] that differ, of these time partitions or of what is ahead."""
 
@@ -136,10 +136,10 @@ class Comparison:
             ):
                 continue
             differs = True
-            if known is not None and len(outcome.missing) < limits.AUDIT_LISTED_MAX:
-                outcome.missing.append(position)
-            if stored is not None and len(outcome.unexpected) < limits.AUDIT_LISTED_MAX:
-                outcome.unexpected.append(position)
+            if known is not None and len(result.missing) < limits.AUDIT_LISTED_MAX:
+                result.missing.append(position)
+            if stored is not None and len(result.unexpected) < limits.AUDIT_LISTED_MAX:
+                result.unexpected.append(position)
         return differs
 
     async def _due_times_in_topic(

@@ -21,9 +21,9 @@ from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.audit import Audit
 from bridge.refill.comparison import Comparison, TopicSide, fingerprints_of
-from bridge.refill.rebuild import SparkRebuild
 from bridge.refill.rebuild_status import Engine, Proof, RebuildStatus, Trigger
 from bridge.refill.spark_job import JobError
+from bridge.refill.spark_rebuild import SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
 from tracker.audit import Scope, add_up
 
@@ -182,8 +182,8 @@ class GapFiller:
     async def _mend(self, status: RebuildStatus, scope: Scope, audit: Audit) -> bool:
         in_topic = await audit.read_by_job(scope, status)
         status.stage = "comparing"
-        outcome = await self._comparison.compare(in_topic, scope)
-        for after, upto in outcome.ranges:
+        result = await self._comparison.compare(in_topic, scope)
+        for after, upto in result.ranges:
             if not await self._read(after, upto, status):
                 return False
         await self._prove(status, in_topic, scope)
@@ -213,11 +213,11 @@ class GapFiller:
         if self._now_ms() >= scope.cut * scope.width_ms:
             log.warning("no proof of a rebuild: what was due later when it began is due by now", topic=self._topic)
             return
-        outcome = await self._comparison.compare(in_topic, scope)
-        if outcome.missing:
-            listed = ", ".join(str(one) for one in outcome.missing[:10])
-            raise JobError(f"the index still lacks {len(outcome.missing)} entries of the topic: {listed}")
-        status.proof = Proof(outcome.compared, outcome.checksum, scope.cut * scope.width_ms)
+        result = await self._comparison.compare(in_topic, scope)
+        if result.missing:
+            listed = ", ".join(str(one) for one in result.missing[:10])
+            raise JobError(f"the index still lacks {len(result.missing)} entries of the topic: {listed}")
+        status.proof = Proof(result.compared, result.checksum, scope.cut * scope.width_ms)
 
     def _note(self, write: Callable[[], object]) -> bool:
         try:

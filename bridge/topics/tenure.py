@@ -18,9 +18,9 @@ from bridge.net.tasks import Tasks
 from bridge.operate.outlook import Outlook
 from bridge.operate.steering import Steering
 from bridge.refill.gaps import GapFiller
-from bridge.refill.rebuild import SparkRebuild
 from bridge.refill.rebuild_status import RebuildStatus
-from bridge.refill.upkeep import Upkeep
+from bridge.refill.rebuilds import Rebuilds
+from bridge.refill.spark_rebuild import SparkRebuild
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.cursor_loader import CursorLoader
@@ -90,7 +90,7 @@ class Tenure:
             context.admin,
             passing.reading,
         )
-        self.upkeep = Upkeep(
+        self.rebuilds = Rebuilds(
             topic, connection, index, context.admin, context.spark, self._gaps, context.now_ms, self.spawn
         )
         self._loader = CursorLoader(
@@ -189,7 +189,7 @@ class Tenure:
     @property
     def last_rebuild(self) -> RebuildStatus | None:
         """The newest; it may be under way."""
-        return next(iter(self.upkeep.rebuilds), None)
+        return next(iter(self.rebuilds.history), None)
 
     def on_recovered(self) -> None:
         """The store was opened anew."""

@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from bridge.web.access.control import ACCESS, Access, access_context, check_access
+from bridge.web.access.control import ACCESS, AccessControl, access_context, check_access
 from bridge.web.access.guards import add_headers, refuse_other_sites
 from bridge.web.metrics.exposition import CONTENT_TYPE
 from bridge.web.metrics.scrape import exposition
@@ -14,7 +14,7 @@ from bridge.web.pages import login_routes, static_files
 from bridge.web.pages import routes as pages
 from bridge.web.pages.rendering import load_templates
 from bridge.web.request.served import BRIDGE, Served
-from bridge.web.rest import action_routes, openapi, pending_routes, topic_routes, upkeep_routes
+from bridge.web.rest import action_routes, openapi, pending_routes, rebuild_routes, topic_routes
 from bridge.web.rest.action_routes import ACTIONS
 
 routes = web.RouteTableDef()
@@ -24,7 +24,7 @@ TABLES = (
     action_routes.routes,
     topic_routes.routes,
     pending_routes.routes,
-    upkeep_routes.routes,
+    rebuild_routes.routes,
     openapi.routes,
     pages.routes,
     static_files.routes,
@@ -35,7 +35,7 @@ def build_web_app(bridge: Served) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
     app = web.Application(middlewares=[refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    app[ACCESS] = Access(bridge.settings)
+    app[ACCESS] = AccessControl(bridge.settings)
     app[ACTIONS] = bridge.actions
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_prepare_pages)

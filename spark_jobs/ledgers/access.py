@@ -12,7 +12,7 @@ from spark_jobs.errors import LedgerReadError
 
 
 @dataclass(frozen=True)
-class Access:
+class ClusterAccess:
     """How to reach a cluster. `token` and `token_file` exclude each other; a file is read by each task anew."""
 
     service_url: str
@@ -50,7 +50,7 @@ def service_address(url: str) -> ServiceAddress:
         raise LedgerReadError(str(error)) from error
 
 
-def access_from(options: Mapping[str, str]) -> Access:
+def access_from(options: Mapping[str, str]) -> ClusterAccess:
     """Read the options of a data source: see `source`. Raises LedgerReadError naming what is missing or wrong."""
     for name in ("serviceUrl", "webUrl"):
         if not options.get(name):
@@ -58,7 +58,7 @@ def access_from(options: Mapping[str, str]) -> Access:
     if options.get("authToken") and options.get("authTokenFile"):
         raise LedgerReadError("give authToken or authTokenFile, not both")
     service_address(options["serviceUrl"])
-    return Access(
+    return ClusterAccess(
         options["serviceUrl"],
         options["webUrl"].rstrip("/"),
         options.get("authToken") or None,

@@ -10,13 +10,13 @@ from typing import Any
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.stats import TopicState
 
 _REFUSED = {401: "not authenticated", 403: "no permission", 404: "no such topic"}
 
 
-def topic_state(access: Access, topic: str) -> TopicState:
+def topic_state(access: ClusterAccess, topic: str) -> TopicState:
     """Ask for ledgers and cursors of a topic partition; redirects to the owning broker are followed.
 
     Raises LedgerReadError, or NotYet when it may work a moment later.
@@ -24,7 +24,7 @@ def topic_state(access: Access, topic: str) -> TopicState:
     return TopicState.of(_get(access, f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats", topic))
 
 
-def _get(access: Access, path: str, topic: str) -> dict[str, Any]:
+def _get(access: ClusterAccess, path: str, topic: str) -> dict[str, Any]:
     request = urllib.request.Request(access.web_url + path)
     token = access.auth_token()
     if token is not None:

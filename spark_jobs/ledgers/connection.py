@@ -13,7 +13,7 @@ from bridge.protocol.lookup import Ask, Found, Refused, next_step
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
-from spark_jobs.ledgers.access import Access, service_address
+from spark_jobs.ledgers.access import ClusterAccess, service_address
 
 _FATAL = {
     ServerError.AuthenticationError,
@@ -37,7 +37,7 @@ def refused(what: str, code: ServerError, message: str) -> LedgerReadError:
 class Connection:
     """A context manager; every method raises LedgerReadError, or NotYet when it may work a moment later."""
 
-    def __init__(self, access: Access, url: str, proxy_to: str | None = None) -> None:
+    def __init__(self, access: ClusterAccess, url: str, proxy_to: str | None = None) -> None:
         """Connect and shake hands. `proxy_to`: the broker behind the proxy at `url`."""
         self.url = url
         self._decoder = FrameDecoder()
@@ -111,7 +111,7 @@ class Connection:
                         raise refused(self.url, body.error, body.message)
                     return answer
 
-    def _handshake(self, access: Access, proxy_to: str | None) -> None:
+    def _handshake(self, access: ClusterAccess, proxy_to: str | None) -> None:
         self.send(commands.connect(access.auth_token(), proxy_to))
         self._fill(limits.CONNECT_TIMEOUT_S)
         if not self._frames:
@@ -147,7 +147,7 @@ class Connection:
                     self._frames.append(frame)
 
 
-def connect_to_owner(access: Access, topic: str) -> Connection:
+def connect_to_owner(access: ClusterAccess, topic: str) -> Connection:
     """Return a connection to the broker that owns a topic partition; makes a broker own it."""
     step: Ask | Found | Refused = Ask(access.service_url)
     while isinstance(step, Ask):

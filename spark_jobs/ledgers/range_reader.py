@@ -15,7 +15,7 @@ from bridge.protocol.permits import Permits
 from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.connection import Connection, connect_to_owner
 from spark_jobs.ledgers.stats import LedgerRange
@@ -43,7 +43,7 @@ def _batch_size(entry: LedgerEntry) -> int:
     return entry.metadata.num_messages_in_batch if entry.metadata is not None else 1
 
 
-def read_range(access: Access, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
+def read_range(access: ClusterAccess, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
     """Yield the entries of a range in order, some at a time.
 
     Entries that are gone, because the ledger was trimmed, are left out, as are records of the broker's own. A topic
@@ -71,7 +71,9 @@ def read_range(access: Access, topic: str, wanted: LedgerRange) -> Iterator[list
             time.sleep(limits.RETRY_S)
 
 
-def _read_on(access: Access, topic: str, after: Position, last: Position) -> Generator[list[LedgerEntry], None, None]:
+def _read_on(
+    access: ClusterAccess, topic: str, after: Position, last: Position
+) -> Generator[list[LedgerEntry], None, None]:
     """Yield what one reader gives behind a position; an empty list when there is nothing left. Raises NotYet."""
     subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
     with connect_to_owner(access, topic) as connection:
@@ -102,7 +104,7 @@ def _read_on(access: Access, topic: str, after: Position, last: Position) -> Gen
                 _grant(connection, permits.top_up(limits.READ_PERMITS))
 
 
-def _is_past(access: Access, topic: str, subscription: str, last: Position) -> bool:
+def _is_past(access: ClusterAccess, topic: str, subscription: str, last: Position) -> bool:
     """Tell whether the broker has nothing left up to a position: it keeps its own records to itself."""
     read = topic_state(access, topic).read_positions.get(subscription)
     return read is not None and read > last

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import Needed, RangeResult, ReadSpec, RebuildSpec, marker_name, scope_of, spread_of
@@ -72,7 +72,9 @@ class _Kept:
         self.writer.write_batch(pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], schema=ROWS))
 
 
-def read_group(spec: ReadSpec, access: Access, ranges: list[LedgerRange], needed: Needed) -> Iterator[RangeResult]:
+def read_group(
+    spec: ReadSpec, access: ClusterAccess, ranges: list[LedgerRange], needed: Needed
+) -> Iterator[RangeResult]:
     """Read the ranges of one task; yield each once its files and its marker are stored."""
     storage = Storage(spec.output)
     scope = scope_of(spec)

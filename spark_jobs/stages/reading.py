@@ -10,7 +10,7 @@ from typing import Any
 from spark_jobs import limits
 from spark_jobs.command import tell
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.stats import LedgerRange, TopicState, grouped, ranges_of
 from spark_jobs.plan import SPEC_NAME, Needed, RangeResult, ReadSpec, marker_name, upto_of
 from spark_jobs.stages.read import read_group
@@ -21,7 +21,7 @@ from tracker import Position
 class Reading:
     """What one job reads into one folder."""
 
-    def __init__(self, spec: ReadSpec, access: Access, storage: Storage) -> None:
+    def __init__(self, spec: ReadSpec, access: ClusterAccess, storage: Storage) -> None:
         """Nothing is done yet."""
         self.spec = spec
         self._access = access

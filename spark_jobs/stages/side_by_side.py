@@ -7,14 +7,14 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from spark_jobs import limits
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.range_reader import LedgerEntry, read_range
 from spark_jobs.ledgers.stats import LedgerRange
 
 Read = tuple[int, list[LedgerEntry]]
 
 
-def read_ranges(access: Access, topic: str, ranges: Sequence[LedgerRange]) -> Iterator[Read]:
+def read_ranges(access: ClusterAccess, topic: str, ranges: Sequence[LedgerRange]) -> Iterator[Read]:
     """Yield (place of the range, some of its entries); an empty list when the range is through.
 
     The entries of one range come in order. Raises what reading any of them raises, and stops the others.

@@ -22,7 +22,7 @@ from bridge.notation.numbers import whole_number
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers.access import Access, access_from
+from spark_jobs.ledgers.access import ClusterAccess, access_from
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
 from spark_jobs.ledgers.stats import LedgerRange, grouped, ranges_of
@@ -112,7 +112,7 @@ class LedgerDataReader(DataSourceReader):
 
 
 def batches(
-    access: Access, topic: str, ranges: list[LedgerRange], columns: list[str], delayed_only: bool
+    access: ClusterAccess, topic: str, ranges: list[LedgerRange], columns: list[str], delayed_only: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches, each of entries of one range, in order within it."""
     held: list[list[LedgerEntry]] = [[] for _ in ranges]

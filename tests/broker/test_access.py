@@ -26,7 +26,7 @@ from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from spark_jobs.errors import LedgerReadError, NotYet
-from spark_jobs.ledgers.access import Access
+from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.connection import connect_to_owner
 from tests.bridge_process import BridgeProcess, now_ms
@@ -412,7 +412,7 @@ def test_metrics_are_for_tokens_of_their_own_where_such_are_set(scene: Scene, tm
 )
 def test_a_job_says_what_its_token_lacks(scene: Scene, tracked: str, token: str | None, said: str) -> None:
     """And it does not try again what will not work a moment later."""
-    access = Access(scene.broker.service_url, scene.broker.web_url, token)
+    access = ClusterAccess(scene.broker.service_url, scene.broker.web_url, token)
     with pytest.raises(LedgerReadError, match=f"{tracked}: {said}") as caught:
         topic_state(access, tracked)
     assert not isinstance(caught.value, NotYet)

@@ -20,7 +20,7 @@ from bridge.cli import main
 from bridge.embedded import EmbeddedPulsar
 from bridge.refill.audit import AuditStatus
 from bridge.refill.rebuild_status import Engine
-from bridge.refill.upkeep import Upkeep
+from bridge.refill.rebuilds import Rebuilds
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
@@ -251,25 +251,23 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
     index = tracked.index
     assert index is not None
 
-    def upkeep() -> Upkeep:
+    def rebuilds() -> Rebuilds:
         assert tracked is not None
         assert tracked.tenure is not None
-        return tracked.tenure.upkeep
+        return tracked.tenure.rebuilds
 
-    await wait_until_async(lambda: index.entries == 1_500 and not upkeep().is_rebuilding, "1,500 entries", timeout=60)
+    await wait_until_async(lambda: index.entries == 1_500 and not rebuilds().is_rebuilding, "1,500 entries", timeout=60)
 
     async def audited(engine: Engine) -> AuditStatus:
-        status = upkeep().start_audit(engine)
+        status = rebuilds().start_audit(engine)
         assert status is not None
         await wait_until_async(lambda: status.finished_ms is not None, "the end of the audit", timeout=PATIENCE_S)
         return status
 
     clean = await audited(Engine.in_process)
-    assert (clean.state, clean.outcome.compared) == ("succeeded", 1_500)
+    assert (clean.state, clean.result.compared) == ("succeeded", 1_500)
     by_job = await audited(Engine.spark)
-    assert (by_job.state, by_job.engine, by_job.outcome) == ("succeeded", Engine.spark, clean.outcome), (
-        by_job.spark_error
-    )
+    assert (by_job.state, by_job.engine, by_job.result) == ("succeeded", Engine.spark, clean.result), by_job.spark_error
 
     store = here._store
     assert store is not None
@@ -283,10 +281,10 @@ async def test_an_audit_finds_what_differs(bridge_here: InProcessFactory, client
         store.write(batch)
     for engine in (Engine.in_process, Engine.spark):
         differs = await audited(engine)
-        assert (differs.state, differs.outcome.differing, differs.spark_error) == ("differs", 2, None)
-        assert differs.outcome.missing == [ids[7], ids[1_000]]
+        assert (differs.state, differs.result.differing, differs.spark_error) == ("differs", 2, None)
+        assert differs.result.missing == [ids[7], ids[1_000]]
     # A rebuild mends it: the job finds what differs, that is read again.
-    rebuild = upkeep().start_rebuild(Engine.spark)
+    rebuild = rebuilds().start_rebuild(Engine.spark)
     assert rebuild is not None
     await wait_until_async(lambda: rebuild.finished_ms is not None, "the end of the rebuild", timeout=PATIENCE_S)
     assert (rebuild.state, rebuild.engine, rebuild.entries_indexed) == ("succeeded", Engine.spark, 2), rebuild

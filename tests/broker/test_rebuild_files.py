@@ -106,9 +106,9 @@ async def test_files_that_are_wrong_are_not_taken_in(
     tracked = here.topics.get(topic)
     assert tracked is not None
     assert tracked.tenure is not None
-    upkeep = tracked.tenure.upkeep
-    await wait_until_async(lambda: not upkeep.is_rebuilding, "the end of the rebuild")
-    status = upkeep.rebuilds[0]
+    rebuilds = tracked.tenure.rebuilds
+    await wait_until_async(lambda: not rebuilds.is_rebuilding, "the end of the rebuild")
+    status = rebuilds.history[0]
     assert (status.state, status.engine.value) == ("succeeded", "in-process")
     assert said in (status.spark_error or "")
     assert not await asyncio.to_thread(job.folder.exists)

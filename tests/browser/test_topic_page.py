@@ -264,10 +264,10 @@ def test_a_subscription_that_comes_later_can_be_searched(
 
 def test_rebuild_and_audit_show_their_proof(looking: Looking, published: Published) -> None:
     looking.open_topic(published.topic)
-    assert "None since this bridge took the topic over" in looking.text("#live-upkeep")
+    assert "None since this bridge took the topic over" in looking.text("#live-rebuilds")
     looking.page.locator("#engine").select_option("in-process")
     looking.page.locator("#rebuild").click()
-    looking.see("#live-upkeep", "succeeded started by an operator")
+    looking.see("#live-rebuilds", "succeeded started by an operator")
     assert "topic and index hold the same" in looking.text("#proof")
     proof = published.rest("rebuild")["proof"]
     assert f"the same {proof['count']:,} entries" in looking.text("#proof")
@@ -275,5 +275,5 @@ def test_rebuild_and_audit_show_their_proof(looking: Looking, published: Publish
     looking.page.locator("#audit").click()
     looking.see("#audit-state", "equal")
     audit = published.rest("audit")
-    assert f"{audit['compared']:,} entries compared" in looking.text("#live-upkeep")
-    looking.keep("topic-upkeep")
+    assert f"{audit['compared']:,} entries compared" in looking.text("#live-rebuilds")
+    looking.keep("topic-rebuilds")

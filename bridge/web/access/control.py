@@ -46,7 +46,7 @@ class Permission(StrEnum):
     STEER = "steer"
 
 
-class Access:
+class AccessControl:
     """The rules of one bridge, and the browsers that are logged in."""
 
     def __init__(self, settings: Settings) -> None:
@@ -99,7 +99,7 @@ class Access:
         return None if session_id is None else self.sessions.token(session_id)
 
 
-ACCESS: web.AppKey[Access] = web.AppKey("access", Access)
+ACCESS: web.AppKey[AccessControl] = web.AppKey("access", AccessControl)
 CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
 
 

@@ -94,11 +94,11 @@ async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any
 
 def _topic_values(topic: TrackedTopic, actions: list[dict[str, Any]] | None, *, can_steer: bool) -> dict[str, Any]:
     now_ms = wall_clock_ms()
-    upkeep = None if topic.tenure is None else topic.tenure.upkeep
+    rebuilds = None if topic.tenure is None else topic.tenure.rebuilds
     return topic_values(
         topic_stats(topic),
-        None if upkeep is None else upkeep.rebuilds_answer(),
-        None if upkeep is None or upkeep.audit is None else upkeep.audit.answer(),
+        None if rebuilds is None else rebuilds.history_answer(),
+        None if rebuilds is None or rebuilds.audit is None else rebuilds.audit.answer(),
         actions,
         now_ms,
         can_steer=can_steer,

@@ -4,7 +4,7 @@ import { showChart } from "./chart.js";
 import { byId, pageData } from "./dom.js";
 import { keepLive } from "./live.js";
 import { showPending } from "./pending.js";
-import { takeUpkeepOrders } from "./upkeep.js";
+import { takeRebuildOrders } from "./rebuilds.js";
 
 const EVERY_MS = 3_000;
 const BUSY_EVERY_MS = 1_000;
@@ -14,7 +14,7 @@ const role = () => byId("live-summary").dataset.role;
 const isKnown = () => ["owner", "idle"].includes(role());
 const wasKnown = isKnown();
 
-keepLive(() => (byId("live-upkeep")?.dataset.busy === "yes" ? BUSY_EVERY_MS : EVERY_MS));
+keepLive(() => (byId("live-rebuilds")?.dataset.busy === "yes" ? BUSY_EVERY_MS : EVERY_MS));
 // A page of a topic that this bridge does not own has neither chart nor list: when the owner changes, the page does.
 document.addEventListener("refreshed", () => { if (isKnown() !== wasKnown) location.reload(); });
 
@@ -48,7 +48,7 @@ function offer(select, names, kept, text) {
 
 if (wasKnown) {
   showChart(rest, plotly);
-  takeUpkeepOrders(rest);
+  takeRebuildOrders(rest);
   document.addEventListener("refreshed", takeOverSubscriptions);
   takeOverSubscriptions();
 }

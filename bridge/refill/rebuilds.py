@@ -16,7 +16,7 @@ from tracker import TopicIndex
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-class Upkeep:
+class Rebuilds:
     """One per time as owner; `spawn` ends what is under way with that time."""
 
     def __init__(
@@ -42,11 +42,11 @@ class Upkeep:
         self._rebuilding: asyncio.Task[None] | None = None
 
     @property
-    def rebuilds(self) -> list[RebuildStatus]:
+    def history(self) -> list[RebuildStatus]:
         """The last rebuilds, newest first; that one may be under way."""
         return list(self._gaps.statuses)
 
-    def rebuilds_answer(self) -> dict[str, Any] | None:
+    def history_answer(self) -> dict[str, Any] | None:
         """Return what REST says: the newest rebuild, and those `earlier`; None without any."""
         answers = [status.answer(self._now_ms()) for status in self._gaps.statuses]
         return answers[0] | {"earlier": answers[1:]} if answers else None

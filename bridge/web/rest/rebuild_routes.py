@@ -1,10 +1,10 @@
-"""REST of a topic partition's upkeep: rebuild and audit."""
+"""REST of a topic partition's rebuilds and audits."""
 
 from aiohttp import web
 
 from bridge.clock import wall_clock_ms
 from bridge.refill.rebuild_status import Engine
-from bridge.refill.upkeep import Upkeep
+from bridge.refill.rebuilds import Rebuilds
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.parameters import TOPIC, not_served, refused, served_topic
 from bridge.web.rest.action_routes import note_action
@@ -16,7 +16,7 @@ routes = web.RouteTableDef()
 async def rebuild_status(request: web.Request) -> web.Response:
     """Tell of the last rebuilds, the newest first."""
     topic = await served_topic(request)
-    answer = _upkeep(topic).rebuilds_answer()
+    answer = _rebuilds(topic).history_answer()
     if answer is None:
         raise refused(web.HTTPNotFound, f"no rebuild of {topic.topic} since this bridge took it over")
     return web.json_response(answer)
@@ -26,7 +26,7 @@ async def rebuild_status(request: web.Request) -> web.Response:
 async def rebuild(request: web.Request) -> web.Response:
     """Start a rebuild."""
     topic = await served_topic(request)
-    status = _upkeep(topic).start_rebuild(_engine(request))
+    status = _rebuilds(topic).start_rebuild(_engine(request))
     if status is None:
         raise _busy(topic)
     await note_action(request, "rebuild", topic=topic.topic, outcomes={"started": 1})
@@ -37,7 +37,7 @@ async def rebuild(request: web.Request) -> web.Response:
 async def cancel_rebuild(request: web.Request) -> web.Response:
     """End the rebuild that an operator started."""
     topic = await served_topic(request)
-    status = _upkeep(topic).cancel_rebuild()
+    status = _rebuilds(topic).cancel_rebuild()
     if status is None:
         raise refused(web.HTTPConflict, f"no rebuild of {topic.topic} that an operator started is under way")
     await note_action(request, "cancel-rebuild", topic=topic.topic, outcomes={"cancelled": 1})
@@ -48,7 +48,7 @@ async def cancel_rebuild(request: web.Request) -> web.Response:
 async def audit_status(request: web.Request) -> web.Response:
     """Tell of the last audit."""
     topic = await served_topic(request)
-    status = _upkeep(topic).audit
+    status = _rebuilds(topic).audit
     if status is None:
         raise refused(web.HTTPNotFound, f"no audit of {topic.topic} since this bridge took it over")
     return web.json_response(status.answer())
@@ -58,17 +58,17 @@ async def audit_status(request: web.Request) -> web.Response:
 async def audit(request: web.Request) -> web.Response:
     """Start an audit."""
     topic = await served_topic(request)
-    status = _upkeep(topic).start_audit(_engine(request))
+    status = _rebuilds(topic).start_audit(_engine(request))
     if status is None:
         raise _busy(topic)
     await note_action(request, "audit", topic=topic.topic, outcomes={"started": 1})
     return web.json_response(status.answer(), status=202)
 
 
-def _upkeep(topic: TrackedTopic) -> Upkeep:
+def _rebuilds(topic: TrackedTopic) -> Rebuilds:
     if topic.tenure is None:
         raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
-    return topic.tenure.upkeep
+    return topic.tenure.rebuilds
 
 
 def _engine(request: web.Request) -> Engine:
@@ -80,5 +80,5 @@ def _engine(request: web.Request) -> Engine:
 
 
 def _busy(topic: TrackedTopic) -> web.HTTPError:
-    what = "a rebuild" if _upkeep(topic).is_rebuilding else "an audit"
+    what = "a rebuild" if _rebuilds(topic).is_rebuilding else "an audit"
     return refused(web.HTTPConflict, f"{what} of {topic.topic} is under way")

@@ -4,8 +4,8 @@ import { byId, say } from "./dom.js";
 import { refresh } from "./live.js";
 import { call, withParameters } from "./rest.js";
 
-export function takeUpkeepOrders(rest) {
-  const says = byId("upkeep-says");
+export function takeRebuildOrders(rest) {
+  const says = byId("rebuilds-says");
 
   async function order(button, method, path) {
     button.disabled = true;
@@ -26,7 +26,7 @@ export function takeUpkeepOrders(rest) {
     });
   }
   // The button comes and goes with the part it is in.
-  byId("live-upkeep").addEventListener("click", (event) => {
+  byId("live-rebuilds").addEventListener("click", (event) => {
     const button = event.target.closest("#rebuild-stop");
     if (button) order(button, "DELETE", `${rest}/rebuild`);
   });
