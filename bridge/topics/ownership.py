@@ -88,16 +88,27 @@ class Ownership:
         self._gone, lost = True, self.lost.done()
         self.connection.unregister(self._consumer_id)
         self._lose("resigned")
-        request_id = self.connection.next_request_id()
-        leave = commands.unsubscribe if unsubscribe else commands.close_consumer
-        command = leave(self._consumer_id, request_id)
         with contextlib.suppress(BrokerError):
-            if lost and not unsubscribe:
+            if unsubscribe and await self._unsubscribe():
+                return
+            request_id = self.connection.next_request_id()
+            command = commands.close_consumer(self._consumer_id, request_id)
+            if lost:
                 # Deposed, or in trouble: the consumer is still a candidate, and would be elected without knowing of it.
                 # The broker may have closed it just now, and give no answer.
                 self.connection.send(command)
             else:
                 await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
+
+    async def _unsubscribe(self) -> bool:
+        """Delete the cursor. A broker refuses while another bridge stands for it too, and keeps this consumer."""
+        request_id = self.connection.next_request_id()
+        command = commands.unsubscribe(self._consumer_id, request_id)
+        try:
+            await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
+        except BrokerError:
+            return False
+        return True
 
     # -- ConsumerListener
 
