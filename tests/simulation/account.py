@@ -1,0 +1,145 @@
+"""What was owed, what came, and what should not have come: the promises, held against one subscription's messages."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bridge.protocol.frames import entry_parts
+
+SETTLED_S = 1.5
+"""An ack counts as the bridge's and the broker's when nothing happened so long before and after it."""
+Place = tuple[int, int]
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+@dataclass
+class Message:
+    """One published message."""
+
+    text: str
+    deliver_at_ms: int | None
+    place: Place | None = None
+    stored_at: float | None = None
+    received: list[float] = field(default_factory=list)
+    acked: list[float] = field(default_factory=list)
+    nacked: list[float] = field(default_factory=list)
+
+
+class Account:
+    """Of one topic and subscription; times are true seconds."""
+
+    def __init__(
+        self, now_s: Callable[[], float], now_ms: Callable[[], int], is_stored: Callable[[Place], bool]
+    ) -> None:
+        """`is_stored`: whether the broker has an entry still."""
+        self.messages: dict[str, Message] = {}
+        self.now_ms = now_ms
+        self.redelivered = 0
+        self.late_ms: list[int] = []
+        self._by_place: dict[Place, Message] = {}
+        self._now_s = now_s
+        self._is_stored = is_stored
+        self._moved: list[tuple[float, float, bool]] = []
+        self._disturbed: list[list[float]] = []
+        self._away_since: float | None = 0.0
+        self._names = 0
+
+    # -- what happens
+
+    def name(self) -> str:
+        """Of a message."""
+        self._names += 1
+        return f"m{self._names}"
+
+    def published(self, text: str, deliver_at_ms: int | None) -> None:
+        """It may be stored."""
+        self.messages[text] = Message(text, deliver_at_ms)
+
+    def stored(self, text: str, place: Place) -> None:
+        """It is stored for certain."""
+        message = self.messages[text]
+        message.place, message.stored_at = place, self._now_s()
+
+    def received(self, raw: bytes, place: Place, sent_ms: int, sender: str) -> int:
+        """A message came, sent when the sender's clock said `sent_ms`; returns its number of messages."""
+        metadata, payload = entry_parts(raw)
+        message = self.messages.get(payload.decode())
+        if message is None:
+            raise Broken(f"a message nobody published: {payload!r}")
+        now = self._now_s()
+        if message.deliver_at_ms is not None and sent_ms < message.deliver_at_ms:
+            raise Broken(f"{message.text} came {message.deliver_at_ms - sent_ms} ms early from {sender}")
+        self._check_acked(message, now)
+        message.place = place
+        self._by_place[place] = message
+        self.redelivered += bool(message.received)
+        message.received.append(now)
+        return max(metadata.num_messages_in_batch, 1)
+
+    def acked(self, place: Place) -> None:
+        """The consumer sent an ack."""
+        self._by_place[place].acked.append(self._now_s())
+
+    def nacked(self, place: Place) -> None:
+        """The consumer wants it again."""
+        self._by_place[place].nacked.append(self._now_s())
+
+    def here(self, here: bool) -> None:
+        """The consumer is subscribed, or not any more."""
+        if here and self._away_since is not None:
+            self._disturbed.append([self._away_since, self._now_s()])
+            self._away_since = None
+        elif not here and self._away_since is None:
+            self._away_since = self._now_s()
+
+    @contextlib.contextmanager
+    def disturbance(self) -> Iterator[None]:
+        """What happens inside is done to brokers or bridges, or between them."""
+        span = [self._now_s(), math.inf]
+        self._disturbed.append(span)
+        try:
+            yield
+        finally:
+            span[1] = self._now_s()
+
+    def moved(self, began: float, certain: bool) -> None:
+        """The cursor was set to the beginning, or the subscription made anew: all is owed again."""
+        self._moved.append((began, self._now_s(), certain))
+
+    def forget(self) -> None:
+        """The topic was deleted: nothing is owed any more."""
+        self.messages = {}
+        self._by_place = {}
+
+    # -- the promises
+
+    def _check_acked(self, message: Message, now: float) -> None:
+        settled = [at for at in message.acked if at < now - SETTLED_S and self._is_settled(at, now)]
+        if settled and not any(settled[-1] - SETTLED_S < at < now for at in message.nacked):
+            raise Broken(f"{message.text}, acked {now - settled[-1]:.2f} s ago, came again")
+
+    def _is_settled(self, acked_at: float, now: float) -> bool:
+        if any(began <= now and ended >= acked_at - SETTLED_S for began, ended, _ in self._moved):
+            return False
+        if self._away_since is not None and self._away_since <= acked_at + SETTLED_S:
+            return False
+        near = (began <= acked_at + SETTLED_S and ended >= acked_at - SETTLED_S for began, ended in self._disturbed)
+        return not any(near)
+
+    def owed(self) -> list[Message]:
+        """What is to come still: stored, and not acked since the cursor was last set for certain."""
+        began = max((move[0] for move in self._moved if move[2]), default=-SETTLED_S) - SETTLED_S
+        return [
+            each
+            for each in self.messages.values()
+            if each.place is not None
+            and each.stored_at is not None
+            and self._is_stored(each.place)
+            and not (each.acked and each.acked[-1] >= began)
+        ]

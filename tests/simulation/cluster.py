@@ -1,0 +1,235 @@
+"""A simulated Pulsar cluster: which broker has which topic, and what every broker does with topics at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
+from tests.simulation.broker import Broker, Consumer, Refused
+from tests.simulation.hosts import Host, Process
+from tests.simulation.ledgers import Cursor, CursorState, Topic
+from tests.simulation.network import Address
+
+PORT = 6650
+FAILOVER_DELAY_S = 1.0
+"""Between a Failover consumer's election and the news of it."""
+STORED_RANGES = 40
+"""Ranges of acks that are stored of a cursor, 10,000 by default at a real broker."""
+
+
+class Node:
+    """A broker's machine."""
+
+    def __init__(self, host: Host) -> None:
+        """Not started."""
+        self.host = host
+        self.process: Process | None = None
+        self.store_every_s = 1.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether a broker runs."""
+        return self.process is not None and self.process.alive
+
+    @property
+    def url(self) -> str:
+        """Its service URL."""
+        return f"pulsar://{self.host.name}:{PORT}"
+
+
+class Cluster:
+    """All brokers. What bookies keep survives every one of them."""
+
+    def __init__(self, nodes: list[Node], chance: random.Random) -> None:
+        """Nothing runs yet."""
+        self.nodes = nodes
+        self.topics: dict[str, Topic] = {}
+        self.owners: dict[str, Node] = {}
+        self.consumers: dict[tuple[str, str], list[Consumer]] = {}
+        """Of durable subscriptions, by topic and name, in the order they came."""
+        self.readers: dict[str, list[Consumer]] = {}
+        self.producers: dict[str, list[tuple[Broker, int]]] = {}
+        self.elected: dict[tuple[str, str], Consumer | None] = {}
+        self.on_kept: Callable[[str, str, Consumer, int], None] | None = None
+        """Told of cumulative acks: topic, subscription, consumer, number."""
+        self.chance = chance
+        self._ledgers = 0
+
+    # -- machines
+
+    def start(self, node: Node) -> None:
+        """Run a broker on a machine."""
+        process = node.process = Process(node.host)
+
+        async def serve() -> None:
+            bound: Any = Address(node.host.name, PORT)
+            await asyncio.get_running_loop().create_server(lambda: Broker(self, node), sock=bound)
+            while True:
+                await asyncio.sleep(node.store_every_s)
+                self._store(node)
+
+        process.start(serve())
+
+    def kill(self, node: Node) -> None:
+        """As `kill -9`: what cursors had not stored is forgotten."""
+        if node.process is None:
+            return
+        node.process.kill()
+        node.process = None
+        for name in [name for name, owner in self.owners.items() if owner is node]:
+            del self.owners[name]
+            self._forget_clients(name)
+            for cursor in self.topics[name].cursors.values():
+                cursor.reload()
+            self.topics[name].roll(self._next_ledger())  # who opens it next recovers the ledger and begins another
+
+    def node_of(self, name: str) -> Node:
+        """Which broker has a topic; one gets it if none has. Raises Refused."""
+        owner = self.owners.get(name)
+        if owner is None:
+            running = [node for node in self.nodes if node.alive]
+            owner = self.owners[name] = self.chance.choice(running)
+        return owner
+
+    def _store(self, node: Node) -> None:
+        for name, owner in self.owners.items():
+            if owner is node:
+                for cursor in self.topics[name].cursors.values():
+                    cursor.store(STORED_RANGES)
+
+    # -- topics
+
+    def topic(self, name: str, create: bool = True) -> Topic:
+        """A topic that exists, or is made. Raises Refused."""
+        topic = self.topics.get(name)
+        if topic is None:
+            if not create:
+                raise Refused(ServerError.TopicNotFound, f"Topic {name} does not exist")
+            topic = self.topics[name] = Topic(name, self._next_ledger())
+        return topic
+
+    def unload(self, name: str) -> None:
+        """Close a topic in order; another broker may have it next."""
+        topic = self.topics.get(name)
+        if topic is None or name not in self.owners:
+            return
+        for cursor in topic.cursors.values():
+            cursor.store(STORED_RANGES)
+        self._close_clients(name)
+        del self.owners[name]
+        for cursor in topic.cursors.values():
+            cursor.reload()
+        topic.roll(self._next_ledger())
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with all that is connected to it."""
+        self._close_clients(name)
+        self.owners.pop(name, None)
+        self.topics.pop(name, None)
+
+    def roll(self, name: str) -> None:
+        """Begin a new ledger, and let go of those that nobody needs."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            topic.roll(self._next_ledger())
+            topic.trim()
+
+    def _next_ledger(self) -> int:
+        self._ledgers += self.chance.randint(1, 3)
+        return self._ledgers
+
+    # -- subscriptions
+
+    def subscribe(self, consumer: Consumer, subscribe: CommandSubscribe) -> None:
+        """Take a consumer in. Raises Refused."""
+        topic = self.topic(consumer.topic)
+        key = consumer.topic, consumer.subscription
+        present = self.consumers.setdefault(key, [])
+        if present:
+            if present[0].kind != consumer.kind:
+                raise Refused(ServerError.ConsumerBusy, "Subscription is of different type")
+            if consumer.kind == CommandSubscribe.Exclusive:
+                raise Refused(ServerError.ConsumerBusy, "Exclusive consumer is already connected")
+        if consumer.subscription not in topic.cursors:
+            earliest = subscribe.initialPosition == CommandSubscribe.Earliest
+            topic.cursors[consumer.subscription] = Cursor(topic.trimmed if earliest else topic.end)
+        present.append(consumer)
+        self._elect(key)
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer is closed, or its connection."""
+        if consumer.reads:
+            readers = self.readers.get(consumer.topic, [])
+            if consumer in readers:
+                readers.remove(consumer)
+            return
+        key = consumer.topic, consumer.subscription
+        present = self.consumers.get(key, [])
+        if consumer in present:
+            present.remove(consumer)
+            self._elect(key)
+
+    def seek(self, name: str, subscription: str, number: int) -> None:
+        """Set a cursor anew; its consumers are closed."""
+        self._close_consumers(name, subscription)
+        self.topics[name].cursors[subscription].reset(number)
+
+    def unsubscribe(self, name: str, subscription: str) -> None:
+        """Delete a subscription, its consumers first."""
+        self._close_consumers(name, subscription)
+        self.topics[name].cursors.pop(subscription, None)
+
+    def _elect(self, key: tuple[str, str]) -> None:
+        """Of Failover consumers: by a ring of hashes, which a newcomer may change."""
+        present = self.consumers.get(key, [])
+        if not present or present[0].kind != CommandSubscribe.Failover:
+            self.elected.pop(key, None)
+            return
+        before = self.elected.get(key)
+        active = max(present, key=lambda each: random.Random(each.name + key[0]).random())
+        self.elected[key] = active
+        if active is before:
+            passive = [each for each in present if each is not active]
+            for consumer in passive[-1:]:
+                consumer.tell_active(False)
+            return
+        for consumer in present:
+            if consumer is not active:
+                consumer.tell_active(False)
+
+        def tell() -> None:
+            if self.elected.get(key) is active:
+                active.tell_active(True)
+
+        active.broker.later(FAILOVER_DELAY_S, tell)
+
+    def _close_clients(self, name: str) -> None:
+        for consumer in [*self._all_consumers(name), *self.readers.get(name, [])]:
+            consumer.close()
+        for broker, producer_id in self.producers.pop(name, []):
+            broker.close_producer(producer_id)
+        self._forget_clients(name)
+
+    def _close_consumers(self, name: str, subscription: str) -> None:
+        for consumer in self.consumers.pop((name, subscription), []):
+            consumer.close()
+        self.elected.pop((name, subscription), None)
+
+    def _all_consumers(self, name: str) -> list[Consumer]:
+        return [each for key, found in self.consumers.items() if key[0] == name for each in found]
+
+    def _forget_clients(self, name: str) -> None:
+        for key in [key for key in self.consumers if key[0] == name]:
+            del self.consumers[key]
+            self.elected.pop(key, None)
+        self.readers.pop(name, None)
+        self.producers.pop(name, None)
+
+    def state_of(self, name: str, subscription: str) -> CursorState | None:
+        """A cursor as its broker has it now."""
+        topic = self.topics.get(name)
+        cursor = None if topic is None else topic.cursors.get(subscription)
+        return None if cursor is None else cursor.state

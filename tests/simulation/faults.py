@@ -1,0 +1,242 @@
+"""What is done to a world: each fault a name with numbers, so that a plan can be printed, shortened and done again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tests.simulation.world import TOPIC, World
+
+EARLIEST = (0, 0)
+
+
+class Fault(NamedTuple):
+    """At a second of the world's time; `number` chooses whom, `for_s` how long it lasts."""
+
+    at_s: float
+    kind: str
+    number: int
+    for_s: float
+
+    def __str__(self) -> str:
+        """A line of the history."""
+        return f"{self.kind} {self.number} for {self.for_s:g} s"
+
+
+def plan(chance: random.Random, begin_s: float, end_s: float, count: int) -> list[Fault]:
+    """So many faults of any kind, in order."""
+    kinds = list(KINDS)
+    return sorted(
+        Fault(
+            round(chance.uniform(begin_s, end_s), 3),
+            chance.choice(kinds),
+            chance.randrange(1_000),
+            round(chance.choice((0.05, 0.5, 2.0, 8.0, 30.0)) * chance.uniform(0.5, 1.5), 3),
+        )
+        for _ in range(count)
+    )
+
+
+async def inflict(world: World, faults: list[Fault]) -> None:
+    """Do them at their times; those that last end by themselves."""
+    running = []
+    for fault in faults:
+        await asyncio.sleep(max(fault.at_s - world.loop.time(), 0))
+        world.tell(f"FAULT {fault}")
+        running.append(asyncio.ensure_future(KINDS[fault.kind](world, fault)))
+        world.check()
+    await asyncio.gather(*running)
+
+
+async def _kill_bridge(world: World, fault: Fault) -> None:
+    await _bridge_down(world, fault, power=False)
+
+
+async def _power_off_bridge(world: World, fault: Fault) -> None:
+    await _bridge_down(world, fault, power=True)
+
+
+async def _bridge_down(world: World, fault: Fault, power: bool) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    with world.account.disturbance():
+        bridge.kill(power)
+        await asyncio.sleep(fault.for_s)
+    bridge.start()
+
+
+async def _stop_bridge(world: World, fault: Fault) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    with world.account.disturbance():
+        await bridge.stop()
+    await asyncio.sleep(fault.for_s)
+    bridge.start()
+
+
+async def _lose_disk(world: World, fault: Fault) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    with world.account.disturbance():
+        bridge.kill(power=False)
+        bridge.host.disk.wipe()
+        await asyncio.sleep(fault.for_s)
+    bridge.start()
+
+
+async def _kill_broker(world: World, fault: Fault) -> None:
+    cluster = world.cluster
+    node = cluster.nodes[fault.number % len(cluster.nodes)]
+    with world.account.disturbance():
+        cluster.kill(node)
+        await asyncio.sleep(min(fault.for_s, 10.0))
+        if not node.alive:
+            cluster.start(node)
+
+
+async def _unload(world: World, _: Fault) -> None:
+    with world.account.disturbance():
+        world.cluster.unload(TOPIC)
+
+
+async def _roll(world: World, _: Fault) -> None:
+    world.cluster.roll(TOPIC)
+
+
+async def _seek(world: World, _: Fault) -> None:
+    began = world.loop.time()
+    wire = world.consumer.wire
+    if wire is None:
+        return
+    world.account.moved(began, False)
+    if await world.client(world.consumer.seek(EARLIEST)):
+        world.account.moved(began, True)
+
+
+async def _reset(world: World, _: Fault) -> None:
+    _move(world, lambda: world.cluster.seek(TOPIC, "s", world.cluster.topics[TOPIC].trimmed))
+
+
+async def _make_anew(world: World, _: Fault) -> None:
+    _move(world, lambda: world.cluster.unsubscribe(TOPIC, "s"))
+
+
+def _move(world: World, work: Callable[[], None]) -> None:
+    topic = world.cluster.topics.get(TOPIC)
+    if topic is not None and "s" in topic.cursors:
+        began = world.loop.time()
+        work()
+        world.account.moved(began, True)
+
+
+async def _cut(world: World, fault: Fault) -> None:
+    connections = list(world.network.connections)
+    if connections:
+        with world.account.disturbance():
+            connections[fault.number % len(connections)].cut()
+
+
+async def _silence(world: World, fault: Fault) -> None:
+    """A line that swallows one direction, or both, for good."""
+    connections = list(world.network.connections)
+    if connections:
+        connection = connections[fault.number % len(connections)]
+        connection.silent[:] = [fault.number % 3 != 0, fault.number % 3 != 1]
+        with world.account.disturbance():
+            await asyncio.sleep(100)
+
+
+async def _partition(world: World, fault: Fault) -> None:
+    """A host nobody reaches for a while; what was sent meanwhile is lost."""
+    hosts = [bridge.host for bridge in world.bridges] + [node.host for node in world.cluster.nodes]
+    host = hosts[fault.number % len(hosts)]
+    with world.account.disturbance():
+        world.network.cut_off[host.name] = None
+        await asyncio.sleep(fault.for_s)
+        world.network.cut_off.pop(host.name, None)
+        # Lost packets are sent again by the systems below, or their connections end.
+        for connection in list(world.network.connections):
+            if host.name in (connection.ends[0].addresses["sockname"][0], connection.ends[0].addresses["peername"][0]):
+                connection.cut()
+
+
+async def _admin(world: World, fault: Fault) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    with world.account.disturbance():
+        bridge.feel(("down", "silent", "slow", "html")[fault.number % 4])
+        await asyncio.sleep(fault.for_s)
+        bridge.feel("well")
+
+
+async def _clock_step(world: World, fault: Fault) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    bridge.host.offset_ns += round((fault.number % 2 * 2 - 1) * fault.for_s * 1e9)
+
+
+async def _clock_drift(world: World, fault: Fault) -> None:
+    world.bridges[fault.number % len(world.bridges)].host.drift_by((fault.number % 21 - 10) / 10_000)
+
+
+async def _disk_full(world: World, fault: Fault) -> None:
+    bridge = world.bridges[fault.number % len(world.bridges)]
+    with world.account.disturbance():
+        bridge.host.disk.full = True
+        await asyncio.sleep(fault.for_s)
+        bridge.host.disk.full = False
+
+
+async def _slow_disk(world: World, fault: Fault) -> None:
+    host = world.bridges[fault.number % len(world.bridges)].host
+    before, host.calls_s = host.calls_s, (0.05, 1.0)
+    await asyncio.sleep(fault.for_s)
+    host.calls_s = before
+
+
+async def _slow_network(world: World, fault: Fault) -> None:
+    before, world.network.latency_s = world.network.latency_s, (0.01, 0.3)
+    with world.account.disturbance():
+        await asyncio.sleep(fault.for_s)
+    world.network.latency_s = before
+
+
+async def _consumer_dies(world: World, _: Fault) -> None:
+    wire = world.consumer.wire
+    if wire is not None and wire.end is not None:
+        wire.end.abort()
+
+
+async def _thoughtless(world: World, fault: Fault) -> None:
+    world.consumer.thoughtless = (fault.number % 9 + 1) / 10
+    await asyncio.sleep(fault.for_s)
+    world.consumer.thoughtless = 0.0
+
+
+async def _slow_consumer(world: World, fault: Fault) -> None:
+    world.consumer.pause_s = fault.for_s / 4
+    await asyncio.sleep(fault.for_s)
+    world.consumer.pause_s = 0.0
+
+
+KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
+    "kill-bridge": _kill_bridge,
+    "power-off-bridge": _power_off_bridge,
+    "stop-bridge": _stop_bridge,
+    "lose-disk": _lose_disk,
+    "kill-broker": _kill_broker,
+    "unload": _unload,
+    "roll": _roll,
+    "seek": _seek,
+    "reset": _reset,
+    "make-anew": _make_anew,
+    "cut": _cut,
+    "silence": _silence,
+    "partition": _partition,
+    "admin": _admin,
+    "clock-step": _clock_step,
+    "clock-drift": _clock_drift,
+    "disk-full": _disk_full,
+    "slow-disk": _slow_disk,
+    "slow-network": _slow_network,
+    "consumer-dies": _consumer_dies,
+    "thoughtless": _thoughtless,
+    "slow-consumer": _slow_consumer,
+}

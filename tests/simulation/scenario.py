@@ -1,0 +1,147 @@
+"""One life of a world: it begins, is used, suffers its faults, is left in peace, and everything owed has to come."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import structlog
+
+from tests.simulation.account import Broken
+from tests.simulation.faults import Fault, inflict, plan
+from tests.simulation.world import World
+
+BEGIN_S = 3.0
+SETTLES_S = 240.0
+"""Longer than it takes to notice that a connection is dead, three keep-alive intervals, and to be elected."""
+PROMPT_MS = 1_500
+
+
+class Size(NamedTuple):
+    """How long a life lasts, and what happens in it."""
+
+    seconds: float = 600.0
+    faults: int = 24
+    messages: int = 400
+
+
+WHOLE = Size()
+
+
+class Outcome(NamedTuple):
+    """What became of a seed; `broken` is None when all promises were kept."""
+
+    seed: int
+    faults: list[Fault]
+    broken: str | None
+    history: list[str]
+    messages: int
+    redelivered: int
+
+
+def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Outcome:
+    """Run a seed, with its own faults or others."""
+    chance = random.Random(f"{seed} scenario")
+    world = World(seed, bridges=chance.choice((2, 2, 3)), brokers=2)
+    if faults is None:
+        faults = plan(random.Random(f"{seed} faults"), BEGIN_S, BEGIN_S + size.seconds, size.faults)
+    broken: str | None = None
+    with _told_to(world):
+        try:
+            world.run(_life(world, size, faults))
+        except Broken as error:
+            broken = str(error)
+            world.tell(f"BROKEN {error}")
+    account = world.account
+    return Outcome(seed, faults, broken, world.history, len(account.messages), account.redelivered)
+
+
+async def _life(world: World, size: Size, faults: list[Fault]) -> None:
+    world.start()
+    consuming = world.client(world.consumer.run())
+    await asyncio.sleep(BEGIN_S)
+    publishing = world.client(_publish(world, size))
+    await inflict(world, faults)
+    world.tell("PEACE")
+    _heal(world)
+    await _within(world, publishing.done, "everything is published")
+    await _within(world, lambda: not world.account.owed(), "what is owed comes")
+    await _probe(world)
+    await world.consumer.stop()
+    await _within(world, consuming.done, "the consumer has left")
+
+
+def _heal(world: World) -> None:
+    """All is well again, and runs."""
+    world.consumer.thoughtless = world.consumer.pause_s = 0.0
+    world.network.latency_s = (0.0001, 0.002)
+    world.network.cut_off.clear()
+    for node in world.cluster.nodes:
+        if not node.alive:
+            world.cluster.start(node)
+    for bridge in world.bridges:
+        bridge.host.disk.full = False
+        bridge.feel("well")
+        bridge.start()
+    # What the consumer neither acked nor asked for is given to another one, which is what comes back.
+    wire = world.consumer.wire
+    if wire is not None and wire.end is not None:
+        wire.end.abort()
+
+
+async def _publish(world: World, size: Size) -> None:
+    """Alone and in bursts; at once, soon, later, and long after."""
+    chance = random.Random(f"{world.seed} messages")
+    left = size.messages
+    while left > 0:
+        burst = min(left, chance.choice((1, 1, 1, 5, 30)))
+        left -= burst
+        for _ in range(burst):
+            delay_ms = chance.choice((0, 0, 0, 500, 5_000, 40_000, 120_000))
+            due = world.account.now_ms() + round(delay_ms * chance.uniform(0.1, 1.0)) if delay_ms else None
+            await world.producer.publish(due, 1 if due or chance.random() < 0.8 else chance.choice((2, 10)))
+        await asyncio.sleep(chance.uniform(0, 2) * burst * size.seconds / size.messages)
+
+
+async def _within(world: World, done: Any, what: str) -> None:
+    ends = world.loop.time() + SETTLES_S
+    while not done():
+        await asyncio.sleep(0.5)
+        world.check()
+        if world.loop.time() > ends:
+            owed = [each.text for each in world.account.owed()]
+            raise Broken(f"not within {SETTLES_S:g} s: {what}; owed {len(owed)}: {owed[:5]}")
+
+
+async def _probe(world: World) -> None:
+    """One delayed message on a silent topic comes on time."""
+    ahead_ms = max(bridge.host.now_ms() - world.account.now_ms() for bridge in world.bridges)
+    behind_ms = max(world.account.now_ms() - bridge.host.now_ms() for bridge in world.bridges)
+    due = world.account.now_ms() + max(ahead_ms, 0) + 2_000
+    await world.client(world.producer.publish(due))
+    message = list(world.account.messages.values())[-1]
+    await asyncio.sleep((2_000 + max(ahead_ms, 0) + max(behind_ms, 0) + PROMPT_MS) / 1000)
+    world.check()
+    if not message.received:
+        raise Broken(f"a quiet stall: {message.text} on a silent topic did not come")
+
+
+@contextmanager
+def _told_to(world: World) -> Iterator[None]:
+    """Logs go to the world's history."""
+
+    def note(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        said = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "topic", "exc_info"))
+        error = event.get("exc_info")
+        world.tell(f"{method} {event['event']} {said}" + (f" {error!r}" if error else ""))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[note], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
