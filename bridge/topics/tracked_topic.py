@@ -87,6 +87,26 @@ class TrackedTopic:
                 self.unneeded = True
                 self.close()
             await self._pass_through(error)
+            if isinstance(error, StoreError):
+                await self._until_stored()
+
+    async def _until_stored(self) -> None:
+        """To stand again before the disk takes anything would only take the topic from a bridge that can serve it.
+
+        To ask for a sync is what has a store that failed opened anew, once there is room.
+        """
+        closing = self._loop.create_task(self._closing.wait())
+        try:
+            stored = False
+            while not stored and not closing.done():
+                syncing = asyncio.ensure_future(self._context.synced())
+                try:
+                    await asyncio.wait({syncing, closing}, return_when=asyncio.FIRST_COMPLETED)
+                    stored = syncing.done() and syncing.result()
+                finally:
+                    syncing.cancel()
+        finally:
+            closing.cancel()
 
     def _note_failure(self, reason: str | None) -> None:
         """Say once why the topic is not served; with None it is, here or elsewhere."""
