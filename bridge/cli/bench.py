@@ -25,7 +25,7 @@ def bench(
     """Measure the bridge beside the broker's own delay tracker: same broker, client and work, in turn, with ratios.
 
     Starts a real Pulsar and a bridge in front of it. Delayed messages due at one instant (burst) and over a while
-    (spread), and messages without delay. Takes a quarter of an hour as it is.
+    (spread), and messages without delay. Takes a quarter of an hour as it is. Needs what `demo` needs.
     """
     wanted = Wanted(runs, scale, lead, only)
     if not workloads(wanted):

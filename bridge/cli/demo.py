@@ -31,8 +31,8 @@ def demo(
     """Start a real Pulsar and the bridge, publish delayed messages by the official client, and measure their delivery.
 
     Each message gets a random delay. They are consumed by an ordinary Shared subscription whose service URL names the
-    bridge. Exit 1 if any message came early, twice or never. Needs Java 17 or newer; Pulsar is fetched once into the
-    user's cache directory (245 MB). Leaves nothing else behind.
+    bridge. Exit 1 if any message came early, twice or never. Needs the extra `demo` and Java 17 or newer; Pulsar is
+    fetched once into the user's cache directory (245 MB). Leaves nothing else behind.
     """
     if min_delay > max_delay:
         raise typer.BadParameter(f"--min-delay is longer than --max-delay: {min_delay} ms > {max_delay} ms")

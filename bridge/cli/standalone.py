@@ -30,7 +30,8 @@ def standalone(
 ) -> None:
     """Run a real Pulsar with the bridge in front on this machine, until Ctrl-C; 0 as a port chooses a free one.
 
-    Pulsar is fetched once into the user's cache directory (245 MB) and needs Java 17 or newer.
+    Pulsar is fetched once into the user's cache directory (245 MB), which takes the extra `spark`, and needs Java 17 or
+    newer.
     """
     # Checked before the broker's long start, so with what is known of its URLs by then.
     settings = load_settings(
