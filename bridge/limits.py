@@ -180,7 +180,7 @@ ADMIN_FAILURES: Final = 5
 CURSOR_POLL_S: Final = 2.0
 """How often mark-delete positions are asked for while messages are acked; above the broker's second between writes."""
 MAINTENANCE_INTERVAL_S: Final = 30.0
-"""How often the cursors are read from the broker while all goes well; costly for it with many holes."""
+"""How often the broker is asked who is connected and what it allows, and what nobody needs any more is given back."""
 STANDBY_CHECK_S: Final = 0.5
 """How often a bridge that is not the owner looks who is."""
 ELECTION_POLL_S: Final = 0.05

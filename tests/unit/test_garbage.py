@@ -7,14 +7,14 @@ import gc
 import pytest
 
 from bridge import limits
-from bridge.cli import garbage as collector
+from bridge.cli import garbage
 from tests.helpers import wait_until_async
 
 
 async def test_full_collections_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """None while something is delivered, one soon after; everything is as before in the end."""
     monkeypatch.setattr(limits, "COLLECT_QUIET_S", 0.0)
-    monkeypatch.setattr(collector, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(garbage, "LOOK_INTERVAL_S", 0.01)
     before = gc.get_threshold()
     full = 0
     delivered = 0
@@ -30,10 +30,10 @@ async def test_full_collections_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) 
         return delivered
 
     gc.callbacks.append(note)
-    task = asyncio.create_task(collector.collect_when_quiet(activity))
+    task = asyncio.create_task(garbage.collect_when_quiet(activity))
     try:
         await wait_until_async(lambda: delivered > 20, "twenty busy looks")
-        assert gc.get_threshold()[2] == collector.NEVER
+        assert gc.get_threshold()[2] == garbage.NEVER
         assert full == 1  # the one at its start
         busy = False
         await wait_until_async(lambda: full > 1, "a collection")
