@@ -16,6 +16,7 @@ from bridge.embedded.distribution import is_complete, unpack
 from bridge.embedded.ivy import download
 from bridge.embedded.java import Java
 
+pytestmark = pytest.mark.slow  # Ivy runs on Java
 ROOT = "apache-pulsar-4.0.8"
 FILES = {"bin/pulsar": b"#!/bin/sh\n", "conf/standalone.conf": b"a=1\n", "lib/a.jar": b"a" * 50_000, "lib/b.jar": b"b"}
 ARCHIVE = "pulsar-server-distribution-4.0.8-bin.tar.gz"
@@ -79,7 +80,6 @@ def test_asked_for_at_once_it_is_fetched_once(tmp_path: Path, repository: Path) 
     assert len(fetches) == 1
 
 
-@pytest.mark.slow
 def test_damaged_distribution_is_fetched_again(tmp_path: Path, repository: Path) -> None:
     publish(repository)
     home = ensure_distribution(tmp_path, progress=False)
@@ -91,7 +91,6 @@ def test_damaged_distribution_is_fetched_again(tmp_path: Path, repository: Path)
         assert (home / "lib" / "a.jar").is_file()
 
 
-@pytest.mark.slow
 def test_wrong_checksum_is_noticed_and_leaves_nothing(tmp_path: Path, repository: Path) -> None:
     publish(repository, checksum="0" * 40)
     with pytest.raises(DistributionError, match="invalid sha1"):

@@ -67,6 +67,7 @@ def test_a_task_left_behind_fails_the_test_by_name(inner_run: InnerRun) -> None:
     assert "3 passed, 1 error" in output
 
 
+@pytest.mark.slow  # it asks for Java
 def test_a_blocking_call_below_the_bridge_fails_the_test(inner_run: InnerRun) -> None:
     output = inner_run.output(
         "import asyncio, time\nfrom bridge.embedded import find_java\n"
