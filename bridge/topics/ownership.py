@@ -34,6 +34,7 @@ class Ownership:
         self._advertised_url = advertised_url
         self._metadata = metadata
         self._consumer_id = connection.register(self)
+        self._news = 0  # so often the broker spoke of the election
         self._gone = False  # the broker does not know the consumer any more
 
     async def stand(self) -> None:
@@ -58,10 +59,12 @@ class Ownership:
         while not self.active.is_set():
             if self.lost.done():
                 raise BrokerError(self.lost.result())
+            news = self._news
             known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
             settled = loop.time() > settles
             on_known(known, settled)
-            if [each.name for each in known.all] == [self._advertised_url]:
+            # What came of the election while the stats were on their way is of others, who came since.
+            if [each.name for each in known.all] == [self._advertised_url] and news == self._news:
                 self.active.set()
                 return
             await self._pause(limits.STANDBY_CHECK_S if settled else limits.ELECTION_POLL_S)
@@ -117,6 +120,7 @@ class Ownership:
 
     def on_active(self, active: bool) -> None:
         """Elected, or deposed: a deposed owner stops at once."""
+        self._news += 1
         if active:
             self.active.set()
         elif self.active.is_set():

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+from tests.simulation import small  # noqa: F401 - before all others
 from tests.simulation.scenario import Outcome, Size, live
 
 

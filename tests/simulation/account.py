@@ -41,7 +41,8 @@ class Account:
         self.messages: dict[str, Message] = {}
         self.now_ms = now_ms
         self.redelivered = 0
-        self.late_ms: list[int] = []
+        self.on_received: Callable[[str], None] = lambda _: None
+        """Told who sent a message."""
         self._by_place: dict[Place, Message] = {}
         self._now_s = now_s
         self._is_stored = is_stored
@@ -76,6 +77,7 @@ class Account:
         if message.deliver_at_ms is not None and sent_ms < message.deliver_at_ms:
             raise Broken(f"{message.text} came {message.deliver_at_ms - sent_ms} ms early from {sender}")
         self._check_acked(message, now)
+        self.on_received(sender)
         message.place = place
         self._by_place[place] = message
         self.redelivered += bool(message.received)

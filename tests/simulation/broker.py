@@ -15,7 +15,9 @@ from bridge.protocol.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
+from tests.simulation.hosts import Process
 from tests.simulation.ledgers import Topic
+from tests.simulation.network import End
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Node
@@ -87,6 +89,8 @@ class Broker(asyncio.Protocol):
     def __init__(self, cluster: Cluster, node: Node) -> None:
         """Of one of the cluster's machines."""
         self.consumers: dict[int, Consumer] = {}
+        self.client_process: Process | None = None
+        """Who is at the other end."""
         self._cluster = cluster
         self._node = node
         self._producers: dict[int, str] = {}
@@ -100,6 +104,7 @@ class Broker(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch over the client."""
         self._transport = cast(asyncio.Transport, transport)
+        self.client_process = cast(End, transport).peer.process
         loop = asyncio.get_running_loop()
         self._heard = loop.time()
         self._timer = loop.call_later(KEEP_ALIVE_S, self._watch)

@@ -11,7 +11,7 @@ from typing import Any, cast
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, MessageMetadata
 from bridge.protocol.service_url import parse_service_url
-from tests.simulation.account import Account
+from tests.simulation.account import Account, Broken
 from tests.simulation.network import End
 
 PATIENCE_S = 10.0
@@ -277,6 +277,8 @@ class Consumer:
         message_id = command.message.message_id
         place = message_id.ledgerId, message_id.entryId
         assert wire.end is not None
+        if self._unread <= 0:
+            raise Broken(f"a message without a permit for it: {self._unread} are left")
         batch = self._account.received(frame.entry(), place, wire.end.sent_ms, wire.end.addresses["peername"][0])
         self._unread -= batch
         if self._unread <= 25:

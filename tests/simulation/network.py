@@ -140,7 +140,7 @@ class End(asyncio.Transport):
         self._network = network
         self._connection = connection
         self._number = number
-        self._process = process
+        self.process = process
         self._loop = asyncio.get_running_loop()
         self._received: deque[tuple[bytes, int]] = deque()
         self._received_bytes = 0
@@ -168,11 +168,11 @@ class End(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send."""
-        if self.is_closing() or not data or not self._process.alive:
+        if self.is_closing() or not data or not self.process.alive:
             return
         sent = bytes(data)
         self._on_way += len(sent)
-        self._after_latency(self.peer._arrived, sent, self._process.host.now_ms())
+        self._after_latency(self.peer._arrived, sent, self.process.host.now_ms())
         self._mind_limits()
 
     def writelines(self, list_of_data: Any) -> None:
@@ -181,7 +181,7 @@ class End(asyncio.Transport):
 
     def close(self) -> None:
         """Send what was written, then the end."""
-        if self.is_closing() or not self._process.alive:
+        if self.is_closing() or not self.process.alive:
             return
         self._closing = True
         self._after_latency(self.peer._ended)
@@ -189,7 +189,7 @@ class End(asyncio.Transport):
 
     def abort(self) -> None:
         """Throw away what was not sent."""
-        if self.lost or not self._process.alive:
+        if self.lost or not self.process.alive:
             return
         self._closing = True
         self._after_latency(self.peer.lose, ConnectionResetError("connection reset by peer"))
@@ -227,14 +227,14 @@ class End(asyncio.Transport):
 
     def schedule(self, work: Callable[..., object], *args: object) -> None:
         """Soon, in this end's process."""
-        self._loop.call_soon(work, *args, context=self._process.context)
+        self._loop.call_soon(work, *args, context=self.process.context)
 
     def lose(self, error: Exception | None) -> None:
         """It is over."""
         if self.lost:
             return
         self.lost = True
-        self._process.connections.pop(self, None)
+        self.process.connections.pop(self, None)
         self._connection.gone()
         if self.protocol is not None:
             self.protocol.connection_lost(error)
@@ -246,9 +246,9 @@ class End(asyncio.Transport):
         if self._connection.silent[self._number]:
             return
         cut_off = self._network.cut_off
-        if self._process.host.name in cut_off or self.peer._process.host.name in cut_off:
+        if self.process.host.name in cut_off or self.peer.process.host.name in cut_off:
             return
-        self._loop.call_at(self._arrives, work, *args, context=self.peer._process.context)
+        self._loop.call_at(self._arrives, work, *args, context=self.peer.process.context)
 
     def _arrived(self, data: bytes, sent_ms: int) -> None:
         self.peer._on_way -= len(data)

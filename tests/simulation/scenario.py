@@ -12,6 +12,7 @@ import structlog
 
 from tests.simulation.account import Broken
 from tests.simulation.faults import Fault, inflict, plan
+from tests.simulation.hosts import process_of
 from tests.simulation.world import World
 
 BEGIN_S = 3.0
@@ -64,14 +65,39 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     consuming = world.client(world.consumer.run())
     await asyncio.sleep(BEGIN_S)
     publishing = world.client(_publish(world, size))
+    watching = asyncio.ensure_future(_watch(world))
     await inflict(world, faults)
     world.tell("PEACE")
     _heal(world)
     await _within(world, publishing.done, "everything is published")
     await _within(world, lambda: not world.account.owed(), "what is owed comes")
     await _probe(world)
+    watching.cancel()
+    _close_ledger(world)
     await world.consumer.stop()
     await _within(world, consuming.done, "the consumer has left")
+
+
+async def _watch(world: World) -> None:
+    """All the way through."""
+    try:
+        while True:
+            await asyncio.sleep(0.7)
+            world.check()
+    except Broken as error:
+        world.loop.call_exception_handler({"message": "watched", "exception": error})
+
+
+def _close_ledger(world: World) -> None:
+    """Published is what is acked: nothing is pending in the owner's index, or on its way."""
+    for bridge in world.bridges:
+        for topic in [] if bridge.core is None else bridge.core.topics.all():
+            subscription = topic.subscriptions.get("s")
+            if topic.role != "owner" or topic.index is None or subscription is None or subscription.view is None:
+                continue
+            pending, unacked = topic.index.counts.pending(subscription.view), len(subscription.dispatcher.unacked)
+            if pending or unacked or subscription.waiting:
+                raise Broken(f"{pending} pending, {unacked} in flight, {subscription.waiting} ready, and all is acked")
 
 
 def _heal(world: World) -> None:
@@ -136,7 +162,9 @@ def _told_to(world: World) -> Iterator[None]:
     def note(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
         said = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "topic", "exc_info"))
         error = event.get("exc_info")
-        world.tell(f"{method} {event['event']} {said}" + (f" {error!r}" if error else ""))
+        process = process_of(None)
+        who = "" if process is None else f"{process.host.name} "
+        world.tell(f"{who}{method} {event['event']} {said}" + (f" {error!r}" if error else ""))
         raise structlog.DropEvent
 
     before = structlog.get_config()

@@ -19,6 +19,7 @@ from tests.simulation.disk import SimulatedStore
 from tests.simulation.hosts import EPOCH_MS, Host, Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Address, Network
+from tests.simulation.watcher import Watcher
 from tracker import StoreError
 
 TOPIC = "persistent://public/default/t"
@@ -31,6 +32,7 @@ _SETTINGS = Settings(
     data_dir=Path("/simulated"),
     rebuild_from_entries=10**9,
     partition_width_ms=30_000,
+    near_term_bytes=1 << 16,
 )
 
 
@@ -127,6 +129,7 @@ class World:
         self.consumer = Consumer(urls, TOPIC, "s", self.account, self._chance("consumer"))
         through_bridges = self.chance.random() < 0.5
         at = urls if through_bridges else [f"pulsar://{BROKERS}:{PORT}"]
+        self.watcher = Watcher(self, TOPIC)
         self.producer = Producer(at, TOPIC, self.account, self._chance("producer"))
 
     def tell(self, what: str) -> None:
@@ -145,6 +148,7 @@ class World:
 
     def check(self) -> None:
         """Raise what went wrong so far."""
+        self.watcher.look()
         for failure in self.loop.failures:
             error = failure.get("exception")
             if isinstance(error, Broken):

@@ -1,0 +1,81 @@
+"""What is looked at all the way through: who dispatches, what the broker is told, how much everybody holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge import limits
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.topics.tracked_topic import TrackedTopic
+from tests.simulation.account import Broken
+from tests.simulation.broker import Consumer
+from tracker import Position
+from tracker.store.records import TopicKeys, TopicRecord
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+DEPOSED_S = 100.0
+"""Three keep-alive intervals: by then a former owner has noticed that its connection is dead."""
+
+
+class Watcher:
+    """Of one world."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        """It is told of acks by the cluster, of messages by the account."""
+        self._world = world
+        self._topic = topic
+        self._key = TopicKeys(topic).topic
+        self._elected: tuple[str | None, float] = (None, 0.0)
+        world.cluster.on_kept = self.on_kept
+        world.account.on_received = self.on_received
+
+    def on_kept(self, topic: str, subscription: str, consumer: Consumer, number: int) -> None:
+        """The harvested position that the broker's cursor keeps is on the disk of the bridge that says so."""
+        if subscription != HIDDEN_SUBSCRIPTION:
+            return
+        bridge = next(each for each in self._world.bridges if each.url == consumer.name)
+        if not bridge.alive or bridge.process is not consumer.broker.client_process:
+            return  # said before it ended; its disk may have been lost since
+        record = bridge.host.disk.synced_value(self._key)
+        synced = None if record is None else TopicRecord.decode(record).harvested
+        told = Position(*self._world.cluster.topics[topic].place_of(number))
+        if synced is None or synced < told:
+            raise Broken(f"{bridge.host.name} told the broker that it has all up to {told}, on disk is {synced}")
+
+    def on_received(self, sender: str) -> None:
+        """Only the bridge that the broker elected dispatches, or one that cannot know of it yet."""
+        elected = self._world.cluster.elected.get((self._topic, HIDDEN_SUBSCRIPTION))
+        now = self._world.loop.time()
+        name = None if elected is None else elected.name
+        if name != self._elected[0]:
+            self._elected = (name, now)
+        if name is not None and f"//{sender}:" not in name and now - self._elected[1] > DEPOSED_S:
+            raise Broken(f"{sender} dispatches, {now - self._elected[1]:.0f} s after {name} was elected")
+
+    def look(self) -> None:
+        """Nobody holds more than the limits say."""
+        for bridge in self._world.bridges:
+            topics = [] if bridge.core is None or not bridge.alive else bridge.core.topics.all()
+            for topic in topics:
+                for name, held, most in _held(topic):
+                    if held > most:
+                        raise Broken(f"{bridge.host.name} holds {held} {name}, at most {most} are allowed")
+
+
+def _held(topic: TrackedTopic) -> list[tuple[str, int, int]]:
+    """What is held, how much of it, and how much may be: a read or a batch may go beyond a limit once."""
+    found: list[tuple[str, int, int]] = []
+    index, tenure = topic.index, topic.tenure
+    if index is not None:
+        found.append(("bytes of the near term", index.window.bytes_held, 2 * index.window.budget_bytes))
+    if tenure is not None:
+        found.append(("entries in the tail buffer", len(tenure.harvester._tail._items), limits.TAIL_BUFFER_ENTRIES))
+    for subscription in topic.subscriptions.values():
+        unacked = len(subscription.dispatcher.unacked)
+        found.append(("entries in flight", unacked, limits.MAX_UNACKED_PER_SUBSCRIPTION))
+        if subscription.feed is not None:
+            queue = len(subscription.feed._queue)
+            found.append(("entries queued in a feed", queue, limits.FEED_QUEUE_ENTRIES + limits.FEED_PERMITS))
+    return found
