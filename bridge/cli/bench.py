@@ -31,7 +31,7 @@ def bench(
     if not workloads(wanted):
         known = ", ".join(workloads(Wanted()))
         raise typer.BadParameter(f"no workload has {only!r} in its name, there are {known}")
-    need("demo", "delay-bridge bench")
+    need("demo", "bench")
     console = Console(stderr=True, highlight=False)
 
     def told(name: str, side: str, figures: Figures) -> None:

@@ -36,7 +36,7 @@ def demo(
     """
     if min_delay > max_delay:
         raise typer.BadParameter(f"--min-delay is longer than --max-delay: {min_delay} ms > {max_delay} ms")
-    need("demo", "delay-bridge demo")
+    need("demo", "demo")
     from bridge.showcase.exchange import run_demo  # with the official client, which is there by now
 
     # Ended by a scheduler or by Ctrl-C: either way what was started is stopped.

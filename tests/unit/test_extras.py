@@ -86,7 +86,7 @@ def test_a_command_that_needs_an_extra_says_so(
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (1, "")
     assert said.err == (
-        f"delay-bridge: delay-bridge {command} needs the extra demo, and pulsar-client is not installed here: "
+        f"delay-bridge: {command} needs the extra demo, and pulsar-client is not installed here: "
         f"{sys.executable} -m pip install 'pulsar-delay-bridge[demo]'\n"
     )
 
