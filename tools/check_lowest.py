@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.installed import build_wheel, run, serve, uv
 
 ROOT = Path(__file__).parent.parent
-NOT_FOR_TESTS = {"coverage", "grpcio-tools", "mypy", "playwright", "pytest-xdist", "ruff", "uv"}
+NOT_FOR_TESTS = {"coverage", "grpcio-tools", "mypy", "playwright", "ruff", "uv"}
 """Of the development group what builds or checks, rather than runs, tests."""
 LEFT_OUT = (
     "tests/unit/test_protocol_generated.py",  # needs the compiler, which needs a newer protobuf

@@ -79,6 +79,7 @@ def audit(
         listed = [", ".join(status[name]) or "-" for name in ("missing", "unexpected")]
         table.add_row(status["state"], status["engine"], f"{status['compared']:,}", status["checksum"], *listed)
         print_table(table)
+        _print_why_not_spark(status)
     if status["state"] == "failed":
         raise CommandFailed(f"the audit failed: {status['error']}")
     if status["state"] == "differs":
@@ -116,5 +117,9 @@ def _print(status: dict[str, Any], output: Output) -> None:
     print_table(table)
     if proof := status["proof"]:
         print(f"index and topic hold the same {proof['count']:,} entries, checksum {proof['checksum']}")
+    _print_why_not_spark(status)
+
+
+def _print_why_not_spark(status: dict[str, Any]) -> None:
     if status["sparkError"]:
         print(f"read in the bridge, for the job failed: {status['sparkError']}")
