@@ -2,29 +2,25 @@
 
 import asyncio
 import contextlib
-import json
 import re
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from bridge import limits
-from bridge.broker.candidates import Candidate, Candidates
+from bridge.broker import answers
+from bridge.broker.answers import TopicStats
+from bridge.broker.candidates import Candidates
 from bridge.broker.connection import describe
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
 from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
 from tracker import Position
-
-MARK_METADATA = "__delay-bridge"
-"""What the gateway adds to a consumer's metadata, to know it again; it takes 30 of the 1,024 bytes allowed."""
 
 
 class AdminError(Exception):
@@ -36,19 +32,8 @@ class AdminError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class TopicStats:
-    """What `stats` says of a topic partition: bytes of backlog, and by subscription consumer names and bytes.
-
-    `publishers`: how many producers are connected; `marks`: those that the gateway has given consumers.
-    """
-
-    backlog_bytes: int
-    consumers: dict[str, list[str]]
-    backlog_by_subscription: dict[str, int]
-    publishers: int = 0
-    marks: frozenset[str] = frozenset()
-
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _FORBIDDEN = 403
 
@@ -67,17 +52,12 @@ class AdminClient:
     async def internal_stats(self, topic: str) -> LedgerState:
         """Ledgers and cursors of a topic partition. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats"
-        with _well_formed(path):
-            return parse_internal_stats(await self._get(path))
+        return self._read(path, parse_internal_stats, await self._get(path))
 
     async def candidates(self, topic: str, subscription: str) -> Candidates:
         """The consumers of a Failover subscription, and which one the broker elected. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/stats"
-        body = await self._get(path)
-        with _well_formed(path):
-            found = body.get("subscriptions", {}).get(subscription, {})
-            known = [_candidate(each) for each in found.get("consumers", [])]
-            return Candidates(found.get("activeConsumerName") or None, known)
+        return self._read(path, answers.candidates_in, await self._get(path), subscription)
 
     async def create_subscription(self, topic: str, subscription: str) -> None:
         """Make a durable subscription from the start of the topic; one that exists stays as it is. Raises AdminError.
@@ -86,58 +66,37 @@ class AdminClient:
         """
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/subscription/{quote(subscription, '')}"
         try:
-            await self._call("PUT", path, {"ledgerId": -1, "entryId": -1})
+            await self._call_text("PUT", path, {"ledgerId": -1, "entryId": -1})
         except AdminError as error:
             if error.status != 409:
                 raise
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Consumers and backlogs of all subscriptions. Raises AdminError."""
-        body = await self._get(f"/admin/v2/{TopicName.parse(topic).rest_path}/stats?subscriptionBacklogSize=true")
-        with _well_formed(f"stats of {topic}"):
-            found = body.get("subscriptions", {})
-            return TopicStats(
-                int(body.get("backlogSize", 0)),
-                {name: [each["consumerName"] for each in one.get("consumers", [])] for name, one in found.items()},
-                {name: int(one.get("backlogSize", 0)) for name, one in found.items()},
-                len(body.get("publishers", [])),
-                frozenset(
-                    each["metadata"][MARK_METADATA]
-                    for one in found.values()
-                    for each in one.get("consumers", [])
-                    if MARK_METADATA in (each.get("metadata") or {})
-                ),
-            )
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/stats?subscriptionBacklogSize=true"
+        return self._read(path, answers.topic_stats_in, await self._get(path))
 
     async def listed_marks(self, topic: str, marks: Collection[str]) -> set[str]:
-        """Those of `marks` that stand in the metadata of the topic partition's consumers. Raises AdminError.
-
-        Marks are such that they occur nowhere else: the answer, a kilobyte for each consumer, need not be parsed.
-        """
-        text = await self._call_text("GET", f"/admin/v2/{TopicName.parse(topic).rest_path}/stats")
-        return {mark for mark in marks if f'"{mark}"' in text}
+        """Those of `marks` that stand in the metadata of the topic partition's consumers. Raises AdminError."""
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/stats"
+        return self._read(path, answers.marks_in, await self._call_text("GET", path), marks)
 
     async def last_position(self, topic: str) -> Position:
         """The last entry of a topic partition; much cheaper than `internal_stats`. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/lastMessageId"
-        body = await self._get(path)
-        with _well_formed(path):
-            return Position(int(body["ledgerId"]), int(body["entryId"]))
+        return self._read(path, answers.position_in, await self._get(path))
 
     async def message_ttl_s(self, topic: str) -> int | None:
         """The message TTL in force; None without one, or where the broker does not let us know."""
-        found = await self._policy(topic, "messageTTL")
-        return found if isinstance(found, int) and found > 0 else None
+        return answers.seconds_in(await self._policy(topic, "messageTTL"))
 
-    async def backlog_quotas(self, topic: str) -> dict[str, Any]:
+    async def backlog_quotas(self, topic: str) -> dict[str, Mapping[str, Any]]:
         """The backlog quotas in force by kind; empty without any, or where the broker does not let us know."""
-        found = await self._policy(topic, "backlogQuotaMap")
-        return found if isinstance(found, dict) else {}
+        return answers.quotas_in(await self._policy(topic, "backlogQuotaMap"))
 
     async def delays(self, topic: str) -> bool:
         """Whether delayed delivery is on; taken for on where the broker does not let us know."""
-        found = await self._policy(topic, "delayedDelivery")
-        return not isinstance(found, dict) or found.get("active") is not False
+        return answers.delays_in(await self._policy(topic, "delayedDelivery"))
 
     async def _policy(self, topic: str, name: str) -> Any:
         """The topic's own policy, else the namespace's: brokers without topic policies refuse the first."""
@@ -166,14 +125,17 @@ class AdminClient:
         await self._session.close()
 
     async def _get(self, path: str) -> Any:
-        return await self._call("GET", path)
+        return self._read(path, answers.parse_json, await self._call_text("GET", path))
 
-    async def _call(self, method: str, path: str, body: object = None) -> Any:
-        text = await self._call_text(method, path, body)
+    def _read(
+        self, path: str, read: Callable[Concatenate[Any, P], T], answer: Any, *rest: P.args, **named: P.kwargs
+    ) -> T:
+        """An answer that cannot be read is a call that failed, whatever is wrong with it: the next may not."""
         try:
-            return json.loads(text) if text.strip() else None
-        except ValueError as error:
-            raise AdminError(f"{method} {path}: {error}") from error
+            return read(answer, *rest, **named)
+        except Exception as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else f"{error}" or repr(error)
+            raise AdminError(f"{path}: the answer cannot be read: {reason}") from error
 
     async def _call_text(self, method: str, path: str, body: object = None) -> str:
         url = URL(self._web_url + path, encoded=True)
@@ -194,26 +156,7 @@ class AdminClient:
             return
         try:
             told_s = parsedate_to_datetime(date).timestamp()
-        except ValueError:
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # no time
             return
         least, most = told_s - time.time(), told_s + 1 - sent_s
         self.clock_offset_s = least if least > 0 else min(most, 0.0)
-
-
-def _candidate(consumer: dict[str, Any]) -> Candidate:
-    try:
-        connected_ms = round(datetime.fromisoformat(consumer["connectedSince"]).timestamp() * 1000)
-    except (KeyError, TypeError, ValueError):  # not every broker writes it alike
-        connected_ms = None
-    stated = {str(key): str(value) for key, value in (consumer.get("metadata") or {}).items()}
-    return Candidate(consumer.get("consumerName") or "", consumer.get("appId") or None, stated, connected_ms)
-
-
-@contextlib.contextmanager
-def _well_formed(what: str) -> Iterator[None]:
-    """An answer that lacks a field, or holds something else there, is a call that failed: the next may not."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise AdminError(f"{what}: the answer cannot be read: {reason}") from error

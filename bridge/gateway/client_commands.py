@@ -1,6 +1,6 @@
 """What the gateway needs to know of single commands."""
 
-from bridge.broker.admin import MARK_METADATA
+from bridge.broker.answers import MARK_METADATA
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits, token
 from bridge.protocol.frames import Frame, encode_frame

@@ -57,33 +57,30 @@ def parse_internal_stats(body: Any) -> LedgerState:
         raise TypeError(f"not an object: {str(body)[:200]!r}")
     cursors: dict[str, CursorState] = {}
     unreadable: dict[str, str] = {}
-    for name, cursor in _mapping(body, "cursors").items():
+    # Without the field subscriptions would be taken for deleted.
+    listed = body.get("cursors")
+    if not isinstance(listed, Mapping):
+        raise TypeError(f"cursors is no object: {str(listed)[:200]!r}")
+    for name, cursor in listed.items():
         try:
             cursors[unquote_plus(name)] = _cursor_state(cursor)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             unreadable[unquote_plus(name)] = _reason(error)
     try:
-        sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body.get("ledgers") or []}
+        sizes = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in body["ledgers"]}
         if sizes:
             newest = max(sizes)  # the open ledger is listed with 0 entries
-            sizes[newest] = max(sizes[newest], int(body.get("currentLedgerEntries") or 0))
+            sizes[newest] = max(sizes[newest], int(body["currentLedgerEntries"]))
         return LedgerState(_position(body["lastConfirmedEntry"]), sizes, cursors, unreadable)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(_reason(error)) from error
 
 
-def _mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = body.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{name} is not an object: {str(found)[:200]!r}")
-    return found
-
-
 def _cursor_state(cursor: Any) -> CursorState:
-    ranges = cursor.get("individuallyDeletedMessages") or "[]" if isinstance(cursor, Mapping) else None
+    ranges = cursor["individuallyDeletedMessages"] if isinstance(cursor, Mapping) else None
     if not isinstance(ranges, str):
         raise TypeError(f"not a cursor: {str(cursor)[:200]!r}")
-    properties = {name: int(value) for name, value in _mapping(cursor, "properties").items()}
+    properties = {name: int(value) for name, value in (cursor.get("properties") or {}).items()}
     read = cursor.get("readPosition")
     read_position = None if read is None else _position(read)
     return CursorState(_position(cursor["markDeletePosition"]), ranges, properties, read_position)
@@ -92,7 +89,10 @@ def _cursor_state(cursor: Any) -> CursorState:
 def _position(text: Any) -> Position:
     """`3:5`, and `3:5 (ackSet is null)` as positions with batch or transaction state are printed."""
     words = str(text).split(maxsplit=1)
-    return Position.parse(words[0] if words else "")
+    position = Position.parse(words[0] if words else "")
+    if not all(-1 <= each < 1 << 63 for each in position):
+        raise ValueError(f"not a position: {text!r}")
+    return position
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,8 @@ import structlog
 
 from bridge import limits
 from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
-from bridge.broker.admin import AdminClient, TopicStats
+from bridge.broker.admin import AdminClient
+from bridge.broker.answers import TopicStats
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast

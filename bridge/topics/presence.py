@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from bridge import limits
-from bridge.broker.admin import AdminClient, AdminError, TopicStats
+from bridge.broker.admin import AdminClient, AdminError
+from bridge.broker.answers import TopicStats
 from bridge.broker.reader import READER_NAME_PREFIX
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import Position

@@ -6,6 +6,7 @@ import contextlib
 import structlog
 
 from bridge import limits
+from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -217,8 +218,10 @@ class TrackedTopic:
 
     def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
-        told = {} if hidden is None else hidden.properties
-        book = CheckpointBook(told, state.subscriptions, self._context.randbits)
+        if hidden is None:  # this bridge stands on it: an index is not dropped, or a view, for want of an answer
+            reason = state.unreadable.get(HIDDEN_SUBSCRIPTION, "the broker does not list it")
+            raise AdminError(f"cannot read the cursor of {HIDDEN_SUBSCRIPTION}: {reason}")
+        book = CheckpointBook(hidden.properties, state.subscriptions, self._context.randbits)
         index = self.index = self._usable_index(book, state)
         tenure = Tenure(
             ownership,

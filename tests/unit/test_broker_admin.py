@@ -24,7 +24,7 @@ async def urls() -> AsyncIterator[list[str]]:
             return web.json_response({"reason": "who are you"}, status=401)
         if len(servers) > 1 and request.url.port == servers[0].port:
             raise web.HTTPTemporaryRedirect(str(servers[1].make_url("")).rstrip("/") + request.raw_path)
-        return web.json_response({"subscriptions": {"s": {}}})
+        return web.json_response({"publishers": [], "subscriptions": {"s": {"consumers": []}}})
 
     for _ in range(2):
         app = web.Application()
