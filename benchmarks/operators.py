@@ -31,8 +31,12 @@ from bridge.app import Bridge
 from bridge.clock import wall_clock_ms
 from bridge.config import Settings
 from bridge.core import Core
-from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.dispatch.outlet import Source
+from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
 from bridge.embedded.pulsar import EmbeddedPulsar
+from bridge.intake.feed import Feed
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.pages.rendering import load_templates
 from bridge.web.server import build_web_app
@@ -86,7 +90,7 @@ def _part(folder: Path, size: int, base_ms: int, part: int, parts: int) -> Any:
 
 def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[TrackedTopic]:
     """Topics as an owner has them, but for the broker."""
-    context = cast(Any, SimpleNamespace(now_ms=wall_clock_ms))
+    context = cast(Any, SimpleNamespace(now_ms=wall_clock_ms, admin=None))
     topics = []
     for number in range(TOPICS):
         name = BIG if number == 0 else f"persistent://public/default/small-{number}"
@@ -102,8 +106,7 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
             index.add(entries, Position(1, SMALL - 1))
         for subscription_name in SUBSCRIPTIONS:
             subscription = TrackedSubscription(subscription_name, name, lambda: None)
-            subscription.view = index.view(subscription_name)
-            subscription.view.merge(AckSet(Position(0, 0)))
+            start(subscription, index, now_ms)
             subscription.stats.first_delivery(range(now_ms - 500, now_ms), now_ms)
             topic.subscriptions[subscription_name] = subscription
         while index.prefetch(now_ms, 500):
@@ -112,6 +115,17 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
             pass
         topics.append(topic)
     return topics
+
+
+def start(subscription: TrackedSubscription, index: TopicIndex, now_ms: int) -> None:
+    """With a cursor at the beginning, and nothing to read behind it."""
+    begin = Position(0, 0)
+    tail = TailBuffer(begin)
+    source = Source(index, tail, cast(Any, None))
+    reading = CursorReading(AckSet(begin), UNKNOWN, False)
+    subscription.start(
+        source, reading, lambda view: Feed(begin, view.acks, tail, cast(Any, None), lambda: None), now_ms
+    )
 
 
 async def ask_all(topics: list[TrackedTopic], folder: Path, rounds: int) -> Figures:

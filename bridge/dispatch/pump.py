@@ -78,10 +78,9 @@ class Pump:
         """Look again when the next entry is due, and at the clock once a second in any case."""
         wait_ms = limits.MAX_TIMER_MS
         for subscription in self._subscriptions.values():
-            if subscription.wants() and subscription.view is not None:
-                due_ms = self._index.next_due_ms(subscription.view)
-                if due_ms is not None:
-                    wait_ms = min(wait_ms, due_ms - subscription.horizon_ms(now_ms))
+            due_in_ms = subscription.due_in_ms(now_ms)
+            if due_in_ms is not None:
+                wait_ms = min(wait_ms, due_in_ms)
         if wait_ms <= 0:
             self.wake()
             return

@@ -1,35 +1,23 @@
-"""One tracked subscription: its view of the delayed index, its feed, its dispatcher, and the consumers served."""
+"""One tracked subscription: the consumers that are attached, what they have acked, and how its cursor stands."""
 
 import asyncio
-import contextlib
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from bridge import limits
-from bridge.broker.fetch import Fetched
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
-from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
+from bridge.dispatch.dispatcher import Dispatcher, PositionKey
 from bridge.dispatch.lateness_causes import LatenessCauses
-from bridge.dispatch.refetch import Fetch, Refetch
-from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, SubscriptionStats
+from bridge.dispatch.outlet import Before, Outlet, Parts, Source
+from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
-from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
-from bridge.protocol.entries import chunk_of
 from bridge.protocol.pulsar_pb2 import CommandAck
-from tracker import EARLIEST, AckSet, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key
-from tracker.keys import time_bound
+from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex
 from tracker.search import Standing
-
-log = structlog.get_logger(__name__)
 
 
 class CursorReading(NamedTuple):
@@ -61,22 +49,11 @@ class TrackedSubscription:
         """Off by a policy of the broker: whatever is in the index is due."""
         self.generation = 0
         """Changes whenever what was handed out is forgotten: the cursor is set anew, or dispatch ends here."""
-        self.view: SubscriptionView | None = None
-        self.feed: Feed | None = None
         self._wake = wake
-        self._index: TopicIndex | None = None
-        self._tail: TailBuffer | None = None
-        self._fetch: Fetch | None = None
-        self._ready: deque[Offer] = deque()
-        self._held: dict[PositionKey, Offer | None] = {}  # not to go out for now, and what would have
-        self._known_from_ms = 0  # what was due before may have been delivered by whoever was the owner then
-        self._expedited_before: set[PositionKey] = set()
-        self._refetch = Refetch(
-            self.dispatcher.replay, self._read_again, wake, self._on_gone, self._on_unread, randbits
-        )
-        self._last_now_ms = 0
+        self._parts = Parts(name, topic, self.dispatcher, self.stats, self.lateness_causes, wake, randbits)
+        self._outlet: Outlet | None = None  # between `start` and `stop`
+        self._index: TopicIndex | None = None  # that it was dispatched from last
         self._acked_at = -math.inf
-        self._polled = EARLIEST  # the broker's mark-delete position as last heard of
         self._ack_notes: AckNotes[TrackedConsumer] = AckNotes()
         self._attached: set[TrackedConsumer] = set()
         self._history = UNKNOWN  # of the cursor when dispatch began last
@@ -86,17 +63,27 @@ class TrackedSubscription:
     @property
     def waiting(self) -> int:
         """Entries that are to be delivered and wait for permits."""
-        return len(self._ready) + self.to_redeliver
+        return self.to_redeliver + (0 if self._outlet is None else self._outlet.waiting)
 
     @property
     def to_redeliver(self) -> int:
         """Of these, entries that are to be delivered again."""
-        return len(self.dispatcher.replay) + len(self._refetch.aside)
+        return len(self.dispatcher.replay) + (0 if self._outlet is None else len(self._outlet.refetch.aside))
+
+    @property
+    def view(self) -> SubscriptionView | None:
+        """What of the index it has yet to get, between `start` and `stop`."""
+        return None if self._outlet is None else self._outlet.view
+
+    @property
+    def feed(self) -> Feed | None:
+        """What of the immediate entries it has yet to get, between `start` and `stop`."""
+        return None if self._outlet is None else self._outlet.feed
 
     @property
     def dispatching(self) -> bool:
         """Whether index, tail and cursor are in place."""
-        return self.feed is not None and not self.seeking and not self.stale
+        return self._outlet is not None and not self.seeking and not self.stale
 
     @property
     def has_consumers(self) -> bool:
@@ -104,22 +91,13 @@ class TrackedSubscription:
         return bool(self.dispatcher.consumers)
 
     def start(
-        self,
-        index: TopicIndex,
-        tail: TailBuffer,
-        cursor: "CursorReading",
-        make_feed: Callable[["TrackedSubscription"], Feed],
-        fetch: Fetch,
-        now_ms: int,
+        self, source: Source, cursor: CursorReading, make_feed: Callable[[SubscriptionView], Feed], now_ms: int
     ) -> None:
         """Begin (or go on) with what the broker says of the cursor."""
-        self._index, self._tail, self._fetch = index, tail, fetch
-        view = index.view(self.name)
-        if self.view is None:
-            until = view.dispatched_until_ms
-            self._known_from_ms = now_ms if until < 0 else min(until, now_ms)
-            self._expedited_before = {position_of(key) for key in view.expedited}
-        anew = self.seeking or cursor.takes_back or self.feed is None
+        self._index = source.index
+        view = source.index.view(self.name)
+        before = Before.of(view, now_ms)
+        anew = self.seeking or cursor.takes_back
         if cursor.takes_back:
             self._forget_deliveries()
             view.reset(cursor.acks)
@@ -131,14 +109,13 @@ class TrackedSubscription:
         view.history = self._history = cursor.history
         for position in self._ack_notes.judge(cursor.history, self._attached):
             view.ack(*position)
-        self.view = view
         view.active = self.has_consumers
-        if anew:
-            if self.feed is not None:
-                self.feed.close()
-            self.feed = make_feed(self)
+        if self._outlet is None:
+            self._outlet = Outlet(self._parts, source, view, make_feed(view), before, self.delays)
+        elif anew:
+            self._outlet.begin_anew(make_feed(view))
+        self._outlet.polled = EARLIEST
         self.seeking = self.stale = False
-        self._polled = EARLIEST
         self._wake()
 
     @property
@@ -159,13 +136,9 @@ class TrackedSubscription:
         """Dispatch no more; what was handed out counts as never delivered, until the broker says otherwise."""
         self.stop_loading()
         self._forget_deliveries()
-        if self.feed is not None:
-            self.feed.close()
-            self.feed = None
-        if self.view is not None:
-            self.view.release_all()
-            self.view.active = False
-            self.view = None
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.end()
 
     def stop_loading(self) -> None:
         """Forget what is being read of the cursor: it may be of before it was moved."""
@@ -183,12 +156,17 @@ class TrackedSubscription:
         self.seeking = True
         self._forget_deliveries()
 
+    def checkpoint(self) -> tuple[SubscriptionView, Position] | None:
+        """Everything immediate at or below a position is acked by the view; None while nobody knows."""
+        if self._outlet is None or self.seeking:
+            return None
+        return self._outlet.view, self._outlet.feed.checkpoint()
+
     def _forget_deliveries(self) -> None:
         self.generation += 1
         self.dispatcher.clear()
-        self._ready.clear()
-        self._held.clear()
-        self._refetch.clear()
+        if self._outlet is not None:
+            self._outlet.forget()
 
     # -- consumers
 
@@ -249,26 +227,29 @@ class TrackedSubscription:
 
     def _completes(self, consumer: TrackedConsumer, position: PositionKey, ack_set: Sequence[int]) -> bool:
         """Note which messages of a batch are acked; whether none is left that is not, and the broker may be told so."""
-        if not self.dispatching or consumer not in self._attached:
+        if self._outlet is None or not self.dispatching or consumer not in self._attached:
             return False
         left = self.dispatcher.ack_partly(*position, ack_set)
         if left is None:
-            left = self._refetch.ack_partly(position, ack_set)
-        assert self._index is not None
-        known = self._index.harvested_position
+            left = self._outlet.refetch.ack_partly(position, ack_set)
         # The broker drops the rest of a list behind an entry that does not exist.
-        return not any(ack_set if left is None else left) and known is not None and position <= known
+        return not any(ack_set if left is None else left) and self._exists(position) is True
+
+    def _exists(self, position: PositionKey) -> bool | None:
+        """Whether an entry has been seen in the topic; None while nothing is known of it."""
+        known = None if self._index is None else self._index.harvested_position
+        return None if known is None else position <= known
 
     def _note_acks(self, consumer: TrackedConsumer, positions: list[PositionKey]) -> None:
-        view, dispatcher = self.view, self.dispatcher
-        known = None if self._index is None else self._index.harvested_position
+        outlet = self._outlet
         for position in positions:
-            if self._refetch.discard(position) or dispatcher.ack(*position):
+            aside = outlet is not None and outlet.refetch.discard(position)
+            if aside or self.dispatcher.ack(*position):
                 self.stats.acked += 1
-            if known is not None and position > known:
-                continue  # it may not exist: the broker decides
-            if view is not None:
-                view.ack(*position)
+            if self._exists(position) is False:
+                continue  # perhaps it never will: the broker decides
+            if outlet is not None:
+                outlet.view.ack(*position)
             if not self.dispatching or self.loading is not None:
                 self._ack_notes.note_early(consumer, position)
 
@@ -286,23 +267,16 @@ class TrackedSubscription:
     def poll_cursor(self) -> None:
         """Have the broker's mark-delete position follow the acks; to be called every CURSOR_POLL_S."""
         state = next(iter(self.dispatcher.consumers), None)
-        if state is not None and self.dispatching:
-            asked_for = self.feed
+        if state is not None and self._outlet is not None and self.dispatching:
+            asked_for = self._outlet.feed
             state.consumer.request_mark_delete(lambda position: self._on_mark_delete(position, asked_for))
 
-    def _on_mark_delete(self, position: Position, asked_for: Feed | None) -> None:
+    def _on_mark_delete(self, position: Position, asked_for: Feed) -> None:
         """Take it over: what was skipped past the bridge, or expired, is not sent from now on."""
-        if not self.dispatching or self.feed is not asked_for:
+        if self._outlet is None or not self.dispatching or self._outlet.feed is not asked_for:
             return  # the cursor was set anew since: what it said before must not hold anything back
-        self._polled = position
-        self.advance(position)
-
-    def advance(self, position: Position) -> None:
-        """The broker's mark-delete position."""
-        if self.view is not None and position > self.view.acks.mark_delete_position:
-            self.view.advance(position)
-            self.dispatcher.advance(*position)
-            self._refetch.advance(position)
+        self._outlet.polled = position
+        self._outlet.advance(position)
 
     # -- what operators want
 
@@ -312,23 +286,12 @@ class TrackedSubscription:
         What is acked is so only if there was something to ack: a wrong id is below the mark-delete position too.
         An entry that may have been delivered before this bridge took over counts as dispatched.
         """
-        assert self.view is not None
-        if self.view.acks.contains(*position) or position <= self._polled:
-            return Standing.UNKNOWN if deliver_at_ms is None else Standing.ACKED
-        dispatcher = self.dispatcher
-        if position in dispatcher.unacked or position in self._refetch.aside:
-            return Standing.DISPATCHED
-        waiting = dispatcher.replay.get(position) or next((o for o in self._ready if o[:2] == position), None)
-        if waiting is not None:
-            return Standing.PENDING if waiting.again is None else Standing.DISPATCHED
-        if deliver_at_ms is None:
-            return Standing.UNKNOWN
-        before = deliver_at_ms <= self._known_from_ms or position in self._expedited_before or not self.delays
-        return Standing.DISPATCHED if before else Standing.PENDING
+        assert self._outlet is not None
+        return self._outlet.standing(position, deliver_at_ms)
 
     def oldest_ready_ms(self) -> int | None:
         """When the delayed entry was due that waits longest for permits, of those taken out of the index."""
-        return min((decode_key(offer.key)[0] for offer in self._ready if offer.key is not None), default=None)
+        return None if self._outlet is None else self._outlet.oldest_ready_ms()
 
     def redelivery_count(self, position: PositionKey) -> int:
         """How often consumers have asked for an entry again."""
@@ -336,41 +299,35 @@ class TrackedSubscription:
         return 0 if known is None else known.redelivery_count
 
     def hold(self, position: PositionKey) -> None:
-        """Keep an entry that is pending from going out, until `let_go` or `cancelled`."""
-        self._held[position] = None
+        """Keep an entry that is pending from going out, until `let_go` or `cancelled`. Must be dispatching."""
+        assert self._outlet is not None
+        self._outlet.hold(position)
 
     def let_go(self, position: PositionKey) -> None:
         """Let it go out as if nothing had been."""
-        offer = self._held.pop(position, None)
-        if offer is not None:
-            self._ready.appendleft(offer)
+        if self._outlet is not None:
+            self._outlet.let_go(position)
         self._wake()
 
     def cancelled(self, position: PositionKey) -> None:
         """The broker has the ack of a held entry."""
-        self._held.pop(position, None)
-        self._refetch.discard(position)
-        self.dispatcher.ack(*position)
-        if self.view is not None:
-            self.view.ack(*position)
+        if self._outlet is not None:
+            self._outlet.cancelled(position)
         self.stats.cancelled += 1
 
     # -- dispatch
 
     def set_delays(self, delays: bool, now_ms: int) -> None:
         """Switch delays off, or on again: what was not handed out by then waits for its time."""
-        if delays and not self.delays and self.view is not None:
-            self.view.rewind_to(time_bound(now_ms))
+        if self._outlet is not None:
+            self._outlet.set_delays(delays, now_ms)
         if delays != self.delays:
             self.delays = delays
             self._wake()
 
-    def horizon_ms(self, now_ms: int) -> int:
-        """Until when entries are due."""
-        if self.delays or self._index is None:
-            return now_ms
-        span = self._index.table.span()
-        return now_ms if span is None else max(now_ms, (span[1] + 1) * self._index.partition_width_ms)
+    def due_in_ms(self, now_ms: int) -> int | None:
+        """How long until the next delayed entry is due that a consumer could take; None without any."""
+        return self._outlet.due_in_ms(now_ms) if self._outlet is not None and self.wants() else None
 
     def wants(self) -> bool:
         """Whether a consumer could take something."""
@@ -380,158 +337,8 @@ class TrackedSubscription:
         """Send at most a slice of what is due; returns how many entries went out."""
         wants = self.wants()
         self.lateness_causes.note_permits(now_ms, wants)
-        if not wants:
+        if self._outlet is None or not wants:
             return 0
-        budget = min(self.dispatcher.capacity(), limits.DISPATCH_SLICE)
-        if now_ms < self._last_now_ms and self._ready:
-            self._hold_back(now_ms)
-        self._last_now_ms = now_ms
-        again = self._refetch.take_next(budget, self._at_hand, partial(self._is_early, now_ms=now_ms))
-        budget -= len(again)
-        if len(self._ready) < budget:
-            self._add_due(budget - len(self._ready), now_ms)
-        if len(self._ready) < budget and not self._refetch.holding:
-            self._add_immediate(budget - len(self._ready))
-        sent = self._send(again, budget) if again or self._ready else 0
+        sent = self._outlet.pump(now_ms)
         self.lateness_causes.note_permits(now_ms, self.dispatcher.capacity() > 0)
         return sent
-
-    def _add_due(self, limit: int, now_ms: int) -> None:
-        assert self._index is not None
-        view = self.view
-        assert view is not None
-        cursor = view.cursor
-        due = self._index.due(view, self.horizon_ms(now_ms), limit)
-        if not due:
-            return
-        if now_ms > view.dispatched_until_ms:
-            with contextlib.suppress(StoreError):  # with a full disk deliveries go on
-                self._index.note_dispatching(view, now_ms + limits.DISPATCH_LEASE_MS)
-        self._ready.extend([Offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
-        self._note_lateness(due, cursor, now_ms)
-
-    def _note_lateness(self, due: list[DueEntry], cursor: bytes, now_ms: int) -> None:
-        """Note first deliveries; `cursor`: what lies before it was stored when others of its time were out."""
-        assert self.view is not None
-        on_time = []
-        for entry in due:
-            if entry.deliver_at_ms > now_ms and self._may_be_early((entry.ledger, entry.entry)):
-                self.stats.expedited += 1
-                continue
-            on_time.append(entry.deliver_at_ms)
-            if now_ms - entry.deliver_at_ms > LATE_MS:
-                stored_late = entry.key < cursor
-                covered = self.view.covered
-                cause = self.lateness_causes.cause(entry.deliver_at_ms, covered=covered, stored_late=stored_late)
-                self.stats.causes[cause] += 1
-                self.stats.too_late[cause] += now_ms - entry.deliver_at_ms > TOO_LATE_MS
-        self.stats.first_delivery(on_time, now_ms)
-
-    def _add_immediate(self, limit: int) -> None:
-        assert self.feed is not None
-        self._ready.extend(
-            Offer(entry.ledger, entry.entry, entry.message_count, None, entry.raw) for entry in self.feed.take(limit)
-        )
-
-    def _is_early(self, position: PositionKey, key: bytes | None, now_ms: int) -> bool:
-        """Whether an entry that was handed out is not due: the clock was set back since."""
-        if key is None or decode_key(key)[0] <= now_ms:
-            return False
-        return not self._may_be_early(position)
-
-    def _may_be_early(self, position: PositionKey) -> bool:
-        return not self.delays or (self.view is not None and self.view.is_expedited(position))
-
-    def _at_hand(self, position: PositionKey, key: bytes | None) -> bytes | None:
-        """The bytes of an entry, if they are kept here."""
-        assert self._index is not None
-        assert self._tail is not None
-        if key is None:
-            kept = self._tail.get(*position)
-            return None if kept is None else kept.raw
-        indexed = self._index.get(key)
-        return None if indexed is None else indexed.raw
-
-    def _hold_back(self, now_ms: int) -> None:
-        """The clock was set back: what is delayed among the leftovers may not be due any more."""
-        kept = []
-        for offer in self._ready:
-            position = (offer.ledger, offer.entry)
-            if self._is_early(position, offer.key, now_ms):
-                self.dispatcher.put_back(position, Redelivery.of(offer))
-            else:
-                kept.append(offer)
-        self._ready = deque(kept)
-
-    def _send(self, again: list[Offer], fresh: int) -> int:
-        """Send what is delivered again, then up to `fresh` entries of what is ready, as far as permits go."""
-        ready, self._ready = self._ready, deque()
-        new = self._sendable(islice(ready, fresh))
-        again = self._sendable(again)
-        if self._refetch.holding:  # immediate entries would overtake what is being read
-            self._ready.extend(offer for offer in new if offer.key is None)
-            new = [offer for offer in new if offer.key is not None]
-        assigned, left = self.dispatcher.assign(again + new)
-        left_again = max(len(left) - len(new), 0)
-        self._give_back(again, left[:left_again])
-        self._ready.extendleft(reversed(left[left_again:]))
-        self._ready.extend(islice(ready, fresh, None))
-        return sum([self._send_to(consumer, batch) for consumer, batch in assigned])
-
-    def _send_to(self, consumer: TrackedConsumer, batch: Sequence[Offer]) -> int:
-        consumer.send((o.ledger, o.entry, o.redelivery_count, o.ack_set, o.raw) for o in batch)
-        self.dispatcher.flow(consumer, 0, consumer.writable)
-        for offer in batch:
-            self.stats.delivered += offer.message_count
-            if offer.again is not None:
-                self.stats.delivered_again(offer.again, offer.message_count)
-        return len(batch)
-
-    def _sendable(self, offers: Iterable[Offer]) -> list[Offer]:
-        """Those that are not acked, and that nobody holds."""
-        assert self.view is not None
-        contains, skipped = self.view.acks.contains, self._polled
-        found = [each for each in offers if not contains(each.ledger, each.entry) and each[:2] > skipped]
-        if self._held:
-            found = self._set_aside(found)
-        if len(self.dispatcher.consumers) > 1:  # with one consumer all parts of a message meet anyway
-            found = [_with_chunk(offer) for offer in found]
-        return found
-
-    def _give_back(self, again: Sequence[Offer], left: Sequence[Offer]) -> None:
-        """What could not be delivered again after all: for want of permits, or because its consumer had none."""
-        for offer in left:
-            self.dispatcher.put_back(offer[:2], Redelivery.of(offer))
-        replay = self.dispatcher.replay
-        for offer in again:
-            if offer[:2] in replay:
-                self._refetch.keep(offer[:2], offer.raw)
-
-    def _set_aside(self, offers: list[Offer]) -> list[Offer]:
-        """Take what is held out of what is to be sent."""
-        for offer in offers:
-            if offer[:2] in self._held:
-                self._held[offer.ledger, offer.entry] = offer
-        return [offer for offer in offers if offer[:2] not in self._held]
-
-    async def _read_again(self, positions: Sequence[PositionKey]) -> Fetched:
-        assert self._fetch is not None
-        return await self._fetch(positions)
-
-    def _on_gone(self, position: PositionKey) -> None:
-        self.stats.unfetched += 1
-        log.warning("entry to deliver again is gone from the broker", topic=self.topic, position=position)
-
-    def _on_unread(self, reason: str) -> None:
-        log.warning("cannot read entries again", topic=self.topic, subscription=self.name, reason=reason)
-
-
-def position_of(key: bytes) -> PositionKey:
-    """Return the position in a key of the index."""
-    _, ledger, entry = decode_key(key)
-    return ledger, entry
-
-
-def _with_chunk(offer: Offer) -> Offer:
-    chunk = chunk_of(offer.raw)
-    return offer if chunk is None else offer._replace(chunk=chunk)

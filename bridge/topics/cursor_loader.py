@@ -15,6 +15,7 @@ from bridge.broker.fetch import Fetched, fetch_entries
 from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatch.ack_repair import repair
 from bridge.dispatch.dispatcher import PositionKey
+from bridge.dispatch.outlet import Source
 from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
@@ -27,7 +28,7 @@ from bridge.refill.rebuild_status import Trigger
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.pass_through import PassThrough
-from tracker import AckSet, Position, StoreError, TopicIndex, iter_ranges
+from tracker import AckSet, Position, StoreError, SubscriptionView, TopicIndex, iter_ranges
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,7 @@ class CursorLoader:
         self._context = context
         self._connection = connection
         self._index = index
-        self._tail = tail
+        self._source = Source(index, tail, self._fetch)
         self._gaps = gaps
         self._book = book
         self._passing = passing
@@ -114,17 +115,15 @@ class CursorLoader:
             log.info("the cursor was set anew", topic=self._topic, subscription=subscription.name)
         same = history != UNKNOWN and history == view.history
         make_feed = partial(self._make_feed, state)
-        subscription.start(self._index, self._tail, reading, make_feed, self._fetch, self._context.now_ms())
+        subscription.start(self._source, reading, make_feed, self._context.now_ms())
         if same:
             self._spawn(repair(subscription, subscription.generation, acks, state.ledger_sizes))
         if self._gaps.find(view) is not None:
             self._spawn(self._gaps.fill(view, Trigger.seek if reading.takes_back else Trigger.ownership))
 
-    def _make_feed(self, state: LedgerState, subscription: TrackedSubscription) -> Feed:
-        view = subscription.view
-        assert view is not None
-        start = self._book.start_of(subscription.name, view.history, view.acks, state)
-        return Feed(start, view.acks, self._tail, self._open_reader, self._wake, self._context.randbits)
+    def _make_feed(self, state: LedgerState, view: SubscriptionView) -> Feed:
+        start = self._book.start_of(view.name, view.history, view.acks, state)
+        return Feed(start, view.acks, self._source.tail, self._open_reader, self._wake, self._context.randbits)
 
     async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
         reader = open_reader(self._connection, self._topic, after, on_entries, on_closed)

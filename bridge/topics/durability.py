@@ -87,9 +87,9 @@ class Durability:
         if self._synced is None or not all(view.covered for view in self._index.views().values()):
             return
         for subscription in self._subscriptions.values():
-            view, feed = subscription.view, subscription.feed
-            if view is not None and feed is not None and not subscription.seeking:
-                self._book.take(subscription.name, Checkpoint.of(feed.checkpoint(), view.history, view.acks))
+            if (known := subscription.checkpoint()) is not None:
+                view, position = known
+                self._book.take(subscription.name, Checkpoint.of(position, view.history, view.acks))
         keep = (self._synced, self._book.properties)
         if self.kept is not None:
             # Only what the broker has been told before: an index that it cannot confirm is not believed.

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from bridge.operate.outlook import Outlook
 
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates, Peers
 from bridge.ledgers.internal_stats import LedgerState
+from bridge.operate.outlook import Outlook
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import AckSet, Position, parse_ranges
 

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.dispatcher import PositionKey
+from bridge.dispatch.outlet import Source
 from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
@@ -16,7 +17,7 @@ from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandMessage
-from tracker import AckSet, NewEntry, Position, Store, TopicIndex
+from tracker import AckSet, NewEntry, Position, Store, SubscriptionView, TopicIndex
 from tracker.search import Standing
 
 TOPIC = "persistent://public/default/t"
@@ -69,14 +70,14 @@ class Scene:
         self.subscription.add_consumer(self.consumer)
         acks = AckSet(START)
 
-        def make_feed(subscription: TrackedSubscription) -> Feed:
-            assert subscription.view is not None
-            return Feed(START, subscription.view.acks, tail, cast(Any, None), lambda: None)
+        def make_feed(view: SubscriptionView) -> Feed:
+            return Feed(START, view.acks, tail, cast(Any, None), lambda: None)
 
         async def fetch(positions: Sequence[PositionKey]) -> Fetched:
             raise AssertionError(f"everything is at hand, {positions} too")
 
-        self.subscription.start(index, tail, CursorReading(acks, UNKNOWN, False), make_feed, fetch, 0)
+        source = Source(index, tail, fetch)
+        self.subscription.start(source, CursorReading(acks, UNKNOWN, False), make_feed, 0)
 
     def pump(self, now_ms: int, permits: int = 0) -> list[int]:
         self.subscription.flow(self.consumer, permits)

@@ -1,0 +1,302 @@
+"""All that a subscription has while it is dispatched here: what is due, what is immediate, what is delivered again."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from bridge import limits
+from bridge.clock import RandBits
+from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
+from bridge.dispatch.lateness_causes import LatenessCauses
+from bridge.dispatch.ready_queue import ReadyQueue
+from bridge.dispatch.refetch import Fetch, Refetch
+from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, SubscriptionStats
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.intake.feed import Feed
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.protocol.entries import chunk_of
+from tracker import EARLIEST, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key
+from tracker.keys import time_bound
+from tracker.search import Standing
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the entries of an owned topic partition come from: `fetch` reads those again that are in neither other."""
+
+    index: TopicIndex
+    tail: TailBuffer
+    fetch: Fetch
+
+
+class Parts(NamedTuple):
+    """What a subscription has all the time; `wake` asks for a look whether something can go out."""
+
+    name: str
+    topic: str
+    dispatcher: Dispatcher[TrackedConsumer]
+    stats: SubscriptionStats
+    lateness_causes: LatenessCauses
+    wake: Callable[[], None]
+    randbits: RandBits
+
+
+class Outlet:
+    """From when a subscription's cursor is known until this bridge dispatches it no more."""
+
+    def __init__(
+        self, parts: Parts, source: Source, view: SubscriptionView, feed: Feed, before: "Before", delays: bool
+    ) -> None:
+        """`before`: what may have gone out by then; `delays`: off by a policy, whatever is in the index is due."""
+        self.view = view
+        self.feed = feed
+        self.polled = EARLIEST
+        """The broker's mark-delete position as last heard of."""
+        self.refetch = Refetch(
+            parts.dispatcher.replay, source.fetch, parts.wake, self._on_gone, self._on_unread, parts.randbits
+        )
+        self._parts = parts
+        self._source = source
+        self._before = before
+        self._delays = delays
+        self._ready = ReadyQueue()
+        self._last_now_ms = 0
+
+    def forget(self) -> None:
+        """Of what was handed out, or was about to be, nothing is known any more."""
+        self._ready.clear()
+        self.refetch.clear()
+
+    def end(self) -> None:
+        """Dispatch no more; what was handed out counts as never delivered."""
+        self.forget()
+        self.feed.close()
+        self.view.release_all()
+        self.view.active = False
+
+    def begin_anew(self, feed: Feed) -> None:
+        """The cursor was set anew: immediate entries come from another place."""
+        self.feed.close()
+        self.feed = feed
+
+    def advance(self, position: Position) -> None:
+        """The broker's mark-delete position."""
+        if position > self.view.acks.mark_delete_position:
+            self.view.advance(position)
+            self._parts.dispatcher.advance(*position)
+            self.refetch.advance(position)
+
+    # -- what operators want
+
+    @property
+    def waiting(self) -> int:
+        """Entries that wait for permits, those to be delivered again aside."""
+        return len(self._ready)
+
+    def oldest_ready_ms(self) -> int | None:
+        """When the delayed entry was due that waits longest for permits, of those taken out of the index."""
+        return self._ready.oldest_due_ms()
+
+    def standing(self, position: PositionKey, deliver_at_ms: int | None) -> Standing:
+        """As `TrackedSubscription.standing`."""
+        if self.view.acks.contains(*position) or position <= self.polled:
+            return Standing.UNKNOWN if deliver_at_ms is None else Standing.ACKED
+        dispatcher = self._parts.dispatcher
+        if position in dispatcher.unacked or position in self.refetch.aside:
+            return Standing.DISPATCHED
+        waiting = dispatcher.replay.get(position) or self._ready.find(position)
+        if waiting is not None:
+            return Standing.PENDING if waiting.again is None else Standing.DISPATCHED
+        if deliver_at_ms is None:
+            return Standing.UNKNOWN
+        before = self._before.holds(position, deliver_at_ms) or not self._delays
+        return Standing.DISPATCHED if before else Standing.PENDING
+
+    def hold(self, position: PositionKey) -> None:
+        """Keep an entry that is pending from going out, until `let_go` or `cancelled`."""
+        self._ready.hold(position)
+
+    def let_go(self, position: PositionKey) -> None:
+        """Let it go out as if nothing had been."""
+        self._ready.let_go(position)
+
+    def cancelled(self, position: PositionKey) -> None:
+        """The broker has the ack of a held entry."""
+        self._ready.drop(position)
+        self.refetch.discard(position)
+        self._parts.dispatcher.ack(*position)
+        self.view.ack(*position)
+
+    # -- what goes out
+
+    def set_delays(self, delays: bool, now_ms: int) -> None:
+        """Switch delays off, or on again: what was not handed out by then waits for its time."""
+        if delays and not self._delays:
+            self.view.rewind_to(time_bound(now_ms))
+        self._delays = delays
+
+    def due_in_ms(self, now_ms: int) -> int | None:
+        """How long until the next delayed entry is due, 0 or less when it is; None without any."""
+        due_ms = self._source.index.next_due_ms(self.view)
+        return None if due_ms is None else due_ms - self._horizon_ms(now_ms)
+
+    def _horizon_ms(self, now_ms: int) -> int:
+        """Until when entries are due."""
+        if self._delays:
+            return now_ms
+        index = self._source.index
+        span = index.table.span()
+        return now_ms if span is None else max(now_ms, (span[1] + 1) * index.partition_width_ms)
+
+    def pump(self, now_ms: int) -> int:
+        """Send at most a slice of what is due; returns how many entries went out. A consumer must have permits."""
+        budget = min(self._parts.dispatcher.capacity(), limits.DISPATCH_SLICE)
+        if now_ms < self._last_now_ms and self._ready:
+            self._hold_back(now_ms)
+        self._last_now_ms = now_ms
+        again = self.refetch.take_next(budget, self._at_hand, partial(self._is_early, now_ms=now_ms))
+        budget -= len(again)
+        if len(self._ready) < budget:
+            self._add_due(budget - len(self._ready), now_ms)
+        if len(self._ready) < budget and not self.refetch.holding:
+            self._add_immediate(budget - len(self._ready))
+        return self._send(again, budget) if again or self._ready else 0
+
+    def _add_due(self, limit: int, now_ms: int) -> None:
+        index, view = self._source.index, self.view
+        cursor = view.cursor
+        due = index.due(view, self._horizon_ms(now_ms), limit)
+        if not due:
+            return
+        if now_ms > view.dispatched_until_ms:
+            with contextlib.suppress(StoreError):  # with a full disk deliveries go on
+                index.note_dispatching(view, now_ms + limits.DISPATCH_LEASE_MS)
+        self._ready.add([Offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
+        self._note_lateness(due, cursor, now_ms)
+
+    def _note_lateness(self, due: list[DueEntry], cursor: bytes, now_ms: int) -> None:
+        """Note first deliveries; `cursor`: what lies before it was stored when others of its time were out."""
+        stats, lateness_causes = self._parts.stats, self._parts.lateness_causes
+        on_time = []
+        for entry in due:
+            if entry.deliver_at_ms > now_ms and self._may_be_early((entry.ledger, entry.entry)):
+                stats.expedited += 1
+                continue
+            on_time.append(entry.deliver_at_ms)
+            if now_ms - entry.deliver_at_ms > LATE_MS:
+                stored_late = entry.key < cursor
+                cause = lateness_causes.cause(entry.deliver_at_ms, covered=self.view.covered, stored_late=stored_late)
+                stats.causes[cause] += 1
+                stats.too_late[cause] += now_ms - entry.deliver_at_ms > TOO_LATE_MS
+        stats.first_delivery(on_time, now_ms)
+
+    def _add_immediate(self, limit: int) -> None:
+        self._ready.add(
+            Offer(entry.ledger, entry.entry, entry.message_count, None, entry.raw) for entry in self.feed.take(limit)
+        )
+
+    def _is_early(self, position: PositionKey, key: bytes | None, now_ms: int) -> bool:
+        """Whether an entry that was handed out is not due: the clock was set back since."""
+        if key is None or decode_key(key)[0] <= now_ms:
+            return False
+        return not self._may_be_early(position)
+
+    def _may_be_early(self, position: PositionKey) -> bool:
+        return not self._delays or self.view.is_expedited(position)
+
+    def _at_hand(self, position: PositionKey, key: bytes | None) -> bytes | None:
+        """The bytes of an entry, if they are kept here."""
+        if key is None:
+            kept = self._source.tail.get(*position)
+            return None if kept is None else kept.raw
+        indexed = self._source.index.get(key)
+        return None if indexed is None else indexed.raw
+
+    def _hold_back(self, now_ms: int) -> None:
+        """The clock was set back: what is delayed among the leftovers may not be due any more."""
+        for offer in self._ready.take_out(lambda each: self._is_early(each[:2], each.key, now_ms)):
+            self._parts.dispatcher.put_back(offer[:2], Redelivery.of(offer))
+
+    def _send(self, again: list[Offer], fresh: int) -> int:
+        """Send what is delivered again, then up to `fresh` entries of what is ready, as far as permits go."""
+        new = self._sendable(self._ready.take(fresh))
+        again = self._sendable(again)
+        kept_back: list[Offer] = []
+        if self.refetch.holding:  # immediate entries would overtake what is being read
+            kept_back = [offer for offer in new if offer.key is None]
+            new = [offer for offer in new if offer.key is not None]
+        assigned, left = self._parts.dispatcher.assign(again + new)
+        left_again = max(len(left) - len(new), 0)
+        self._give_back(again, left[:left_again])
+        self._ready.put_first([*left[left_again:], *kept_back])
+        return sum([self._send_to(consumer, batch) for consumer, batch in assigned])
+
+    def _send_to(self, consumer: TrackedConsumer, batch: Sequence[Offer]) -> int:
+        stats = self._parts.stats
+        consumer.send((o.ledger, o.entry, o.redelivery_count, o.ack_set, o.raw) for o in batch)
+        self._parts.dispatcher.flow(consumer, 0, consumer.writable)
+        for offer in batch:
+            stats.delivered += offer.message_count
+            if offer.again is not None:
+                stats.delivered_again(offer.again, offer.message_count)
+        return len(batch)
+
+    def _sendable(self, offers: Iterable[Offer]) -> list[Offer]:
+        """Those that are not acked, and that nobody holds."""
+        contains, skipped = self.view.acks.contains, self.polled
+        found = [each for each in offers if not contains(each.ledger, each.entry) and each[:2] > skipped]
+        found = self._ready.without_held(found)
+        if len(self._parts.dispatcher.consumers) > 1:  # with one consumer all parts of a message meet anyway
+            found = [_with_chunk(offer) for offer in found]
+        return found
+
+    def _give_back(self, again: Sequence[Offer], left: Sequence[Offer]) -> None:
+        """What could not be delivered again after all: for want of permits, or because its consumer had none."""
+        dispatcher = self._parts.dispatcher
+        for offer in left:
+            dispatcher.put_back(offer[:2], Redelivery.of(offer))
+        for offer in again:
+            if offer[:2] in dispatcher.replay:
+                self.refetch.keep(offer[:2], offer.raw)
+
+    def _on_gone(self, position: PositionKey) -> None:
+        self._parts.stats.unfetched += 1
+        log.warning("entry to deliver again is gone from the broker", topic=self._parts.topic, position=position)
+
+    def _on_unread(self, reason: str) -> None:
+        name = self._parts.name
+        log.warning("cannot read entries again", topic=self._parts.topic, subscription=name, reason=reason)
+
+
+class Before(NamedTuple):
+    """What whoever dispatched before may have delivered."""
+
+    until_ms: int
+    expedited: frozenset[PositionKey]
+
+    @classmethod
+    def of(cls, view: SubscriptionView, now_ms: int) -> "Before":
+        """As a view stands that was not dispatched here yet."""
+        until = view.dispatched_until_ms
+        return cls(now_ms if until < 0 else min(until, now_ms), frozenset(map(position_of, view.expedited)))
+
+    def holds(self, position: PositionKey, deliver_at_ms: int) -> bool:
+        """Whether it may have delivered an entry."""
+        return deliver_at_ms <= self.until_ms or position in self.expedited
+
+
+def position_of(key: bytes) -> PositionKey:
+    """Return the position in a key of the index."""
+    _, ledger, entry = decode_key(key)
+    return ledger, entry
+
+
+def _with_chunk(offer: Offer) -> Offer:
+    chunk = chunk_of(offer.raw)
+    return offer if chunk is None else offer._replace(chunk=chunk)
