@@ -49,6 +49,8 @@ def test_output_that_cannot_be_written(
     fill(bridge, clients, topic, 100)
     assert run(["rebuild", "--wait", "--engine", "spark", "--admin-url", bridge.web_url, topic]) == 0
     assert_told(bridge, topic, "cannot write spec.json to /proc/no/folder/", capsys)
+    assert run(["audit", "--engine", "spark", "--admin-url", bridge.web_url, topic]) == 0
+    assert "read in the bridge, for the job failed: cannot write spec.json to /proc/no/" in capsys.readouterr().out
 
 
 def test_a_disk_that_is_full(
