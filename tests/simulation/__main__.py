@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import sys
 import time
+from pathlib import Path
 
 from tests.simulation import small  # noqa: F401 - before all others
 from tests.simulation.scenario import Outcome, Size, live
+from tests.simulation.shrink import shrunk
+
+FOUND = Path(__file__).parent / "found.json"
+"""[seed, seconds, faults, messages] of what broke a promise, at some time."""
 
 
 def main() -> int:
@@ -18,6 +24,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="this one alone, with its history")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: with as few faults as break it")
+    parser.add_argument("--found", action="store_true", help="those that broke something once")
     parser.add_argument("--seconds", type=float, default=Size().seconds)
     parser.add_argument("--faults", type=int, default=Size().faults)
     parser.add_argument("--messages", type=int, default=Size().messages)
@@ -26,17 +34,21 @@ def main() -> int:
     size = Size(given.seconds, given.faults, given.messages)
     if given.seed is not None:
         outcome = run((given.seed, size))
+        if given.shrink and outcome.broken is not None:
+            outcome = shrunk(outcome, size)
         print(*outcome.history, sep="\n")
         return outcome.broken is not None
-    return run_all(range(given.first, given.first + given.seeds), size, given.processes)
+    if given.found:
+        return run_all([(seed, Size(*rest)) for seed, *rest in json.loads(FOUND.read_text())], given.processes)
+    return run_all([(seed, size) for seed in range(given.first, given.first + given.seeds)], given.processes)
 
 
-def run_all(seeds: range, size: Size, processes: int) -> int:
+def run_all(seeds: list[tuple[int, Size]], processes: int) -> int:
     """Say what broke, and what was done; return 1 when anything broke."""
     began, broken = time.monotonic(), 0
     messages = redelivered = faults = 0
     with multiprocessing.Pool(processes, maxtasksperchild=50) as pool:
-        for outcome in pool.imap_unordered(run, ((seed, size) for seed in seeds)):
+        for outcome in pool.imap_unordered(run, seeds):
             messages, faults = messages + outcome.messages, faults + len(outcome.faults)
             redelivered += outcome.redelivered
             if outcome.broken is not None:
@@ -44,7 +56,7 @@ def run_all(seeds: range, size: Size, processes: int) -> int:
                 print(f"seed {outcome.seed}: {outcome.broken}", flush=True)
     took = time.monotonic() - began
     print(
-        f"{len(seeds):,} seeds of {size.seconds:g} s, {faults:,} faults, {messages:,} messages, "
+        f"{len(seeds):,} seeds of {seeds[0][1].seconds:g} s, {faults:,} faults, {messages:,} messages, "
         f"{redelivered:,} delivered again, {broken} broken; {took:.0f} s on {processes} processors"
     )
     return int(broken > 0)

@@ -29,6 +29,8 @@ class Message:
     received: list[float] = field(default_factory=list)
     acked: list[float] = field(default_factory=list)
     nacked: list[float] = field(default_factory=list)
+    forgotten_at: float = -math.inf
+    """When the broker lost an ack of it."""
 
 
 class Account:
@@ -50,6 +52,7 @@ class Account:
         self._disturbed: list[list[float]] = []
         self._away_since: float | None = 0.0
         self._names = 0
+        self._owner_changed_at = 0.0
 
     # -- what happens
 
@@ -70,7 +73,7 @@ class Account:
     def received(self, raw: bytes, place: Place, sent_ms: int, sender: str) -> int:
         """A message came, sent when the sender's clock said `sent_ms`; returns its number of messages."""
         metadata, payload = entry_parts(raw)
-        message = self.messages.get(payload.decode())
+        message = self.messages.get(payload.decode().rstrip("."))
         if message is None:
             raise Broken(f"a message nobody published: {payload!r}")
         now = self._now_s()
@@ -110,6 +113,16 @@ class Account:
         finally:
             span[1] = self._now_s()
 
+    def forgotten(self, subscription: str, places: list[Place]) -> None:
+        """The broker lost acks."""
+        for place in places if subscription == "s" else ():
+            if place in self._by_place:
+                self._by_place[place].forgotten_at = self._now_s()
+
+    def owner_changed(self) -> None:
+        """Another bridge, or one that may not know what was acked here, is to dispatch from now on."""
+        self._owner_changed_at = self._now_s()
+
     def moved(self, began: float, certain: bool) -> None:
         """The cursor was set to the beginning, or the subscription made anew: all is owed again."""
         self._moved.append((began, self._now_s(), certain))
@@ -123,6 +136,8 @@ class Account:
 
     def _check_acked(self, message: Message, now: float) -> None:
         settled = [at for at in message.acked if at < now - SETTLED_S and self._is_settled(at, now)]
+        if settled and message.forgotten_at >= settled[-1] and self._owner_changed_at >= settled[-1]:
+            return  # the broker lost the ack, and who noted it is not who dispatches now
         if settled and not any(settled[-1] - SETTLED_S < at < now for at in message.nacked):
             raise Broken(f"{message.text}, acked {now - settled[-1]:.2f} s ago, came again")
 

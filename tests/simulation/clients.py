@@ -15,6 +15,7 @@ from tests.simulation.account import Account, Broken
 from tests.simulation.network import End
 
 PATIENCE_S = 10.0
+PERMITS = 50
 _ANSWERS = {
     BaseCommand.SUCCESS: "success",
     BaseCommand.ERROR: "error",
@@ -156,6 +157,7 @@ class Producer:
         self._topic = topic
         self._account = account
         self._chance = chance
+        self.away = False
         self._wire: Wire | None = None
         self._numbers = itertools.count()
         self._receipts: dict[int, asyncio.Future[tuple[int, int]]] = {}
@@ -163,6 +165,9 @@ class Producer:
     async def publish(self, deliver_at_ms: int | None, messages: int = 1) -> None:
         """Until it is stored. A message that may be stored twice has two names."""
         while True:
+            if self.away:
+                await asyncio.sleep(0.2)
+                continue
             text = self._account.name()
             try:
                 place = await self._once(text, deliver_at_ms, messages)
@@ -172,6 +177,11 @@ class Producer:
                 continue
             self._account.stored(text, place)
             return
+
+    def leave(self) -> None:
+        """Not to come back while it is `away`."""
+        if self._wire is not None:
+            self._wire.close()
 
     async def _once(self, text: str, deliver_at_ms: int | None, messages: int) -> tuple[int, int]:
         if self._wire is None or self._wire.end is None:
@@ -195,7 +205,8 @@ class Producer:
         command.send.producer_id, command.send.sequence_id = 1, sequence_id
         receipt = self._receipts[sequence_id] = asyncio.get_running_loop().create_future()
         body = metadata.SerializeToString()
-        self._wire.send(command, len(body).to_bytes(4, "big") + body + text.encode())
+        padding = b"." * self._chance.choice((0, 0, 0, 1_500))
+        self._wire.send(command, len(body).to_bytes(4, "big") + body + text.encode() + padding)
         return cast(tuple[int, int], await self._wire.until(receipt))
 
     def _on_command(self, command: BaseCommand, _: Frame) -> None:
@@ -217,6 +228,8 @@ class Consumer:
         """How many of what comes it does not ack: nacks, or forgets."""
         self.pause_s = 0.0
         """How long it takes to ack."""
+        self.away = False
+        """Not to come back for a while."""
         self._urls = urls
         self._topic = topic
         self._name = name
@@ -224,15 +237,31 @@ class Consumer:
         self._chance = chance
         self._closed: asyncio.Future[None] | None = None
         self._unread = 0
+        self._topping_up = False
         self._stopping = False
 
     async def run(self) -> None:
         """Until stopped."""
         while not self._stopping:
+            if self.away:
+                await asyncio.sleep(0.2)
+                continue
             try:
                 await self._attend()
             except Lost:
                 await asyncio.sleep(self._chance.uniform(0.05, 1.0))
+
+    def vanish(self) -> None:
+        """Without a word: the other side has to find out."""
+        end = None if self.wire is None else self.wire.end
+        if end is not None:
+            end.connection.silent[:] = [True, True]
+            end.lose(None)
+
+    def leave(self) -> None:
+        """In order."""
+        if self.wire is not None:
+            self.wire.close()
 
     async def stop(self) -> None:
         """Leave for good."""
@@ -252,17 +281,23 @@ class Consumer:
             self.wire = wire
             await wire.succeed(command, "subscribe")
             self._account.here(True)
-            self._flow(wire, 50)
+            self._unread, self._topping_up = 0, False
+            self._flow(wire, PERMITS)
             await asyncio.wait([wire.lost, self._closed], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._account.here(False)
             self.wire = None
             wire.close()
 
+    def _top_up(self, wire: Wire) -> None:
+        self._topping_up = False
+        if wire is self.wire:
+            self._flow(wire, PERMITS - max(self._unread, 0))
+
     def _flow(self, wire: Wire, permits: int) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)
         command.flow.consumer_id, command.flow.messagePermits = 1, permits
-        self._unread = permits
+        self._unread += permits
         wire.send(command)
 
     def _on_command(self, command: BaseCommand, frame: Frame) -> None:
@@ -281,8 +316,9 @@ class Consumer:
             raise Broken(f"a message without a permit for it: {self._unread} are left")
         batch = self._account.received(frame.entry(), place, wire.end.sent_ms, wire.end.addresses["peername"][0])
         self._unread -= batch
-        if self._unread <= 25:
-            self._flow(wire, 50 - self._unread)
+        if self._unread <= PERMITS // 2 and not self._topping_up:
+            self._topping_up = True
+            asyncio.get_running_loop().call_later(self._chance.uniform(0, 0.1), self._top_up, wire)
         if self._chance.random() < self.thoughtless:
             if self._chance.random() < 0.7:
                 self._nack(wire, place)

@@ -10,7 +10,7 @@ from typing import Any
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 from tests.simulation.broker import Broker, Consumer, Refused
 from tests.simulation.hosts import Host, Process
-from tests.simulation.ledgers import Cursor, CursorState, Topic
+from tests.simulation.ledgers import Cursor, CursorState, Place, Topic
 from tests.simulation.network import Address
 
 PORT = 6650
@@ -27,7 +27,8 @@ class Node:
         """Not started."""
         self.host = host
         self.process: Process | None = None
-        self.store_every_s = 1.0
+        self.store_every_s = host.chance.choice((1.0, 10.0))
+        """Once a second by default, every ten seconds in standalone's."""
 
     @property
     def alive(self) -> bool:
@@ -55,6 +56,10 @@ class Cluster:
         self.elected: dict[tuple[str, str], Consumer | None] = {}
         self.on_kept: Callable[[str, str, Consumer, int], None] | None = None
         """Told of cumulative acks: topic, subscription, consumer, number."""
+        self.on_forgotten: Callable[[str, list[Place]], None] | None = None
+        """Told of acks that are lost: subscription, places."""
+        self.on_elected: Callable[[str], None] | None = None
+        """Told who is to own a topic."""
         self.chance = chance
         self._ledgers = 0
 
@@ -82,8 +87,7 @@ class Cluster:
         for name in [name for name, owner in self.owners.items() if owner is node]:
             del self.owners[name]
             self._forget_clients(name)
-            for cursor in self.topics[name].cursors.values():
-                cursor.reload()
+            self._reload(self.topics[name])
             self.topics[name].roll(self._next_ledger())  # who opens it next recovers the ledger and begins another
 
     def node_of(self, name: str) -> Node:
@@ -120,9 +124,14 @@ class Cluster:
             cursor.store(STORED_RANGES)
         self._close_clients(name)
         del self.owners[name]
-        for cursor in topic.cursors.values():
-            cursor.reload()
+        self._reload(topic)
         topic.roll(self._next_ledger())
+
+    def _reload(self, topic: Topic) -> None:
+        for subscription, cursor in topic.cursors.items():
+            forgotten = cursor.reload()
+            if self.on_forgotten is not None:
+                self.on_forgotten(subscription, [topic.place_of(number) for number in sorted(forgotten)])
 
     def delete(self, name: str) -> None:
         """Delete a topic with all that is connected to it."""
@@ -191,6 +200,8 @@ class Cluster:
         before = self.elected.get(key)
         active = max(present, key=lambda each: random.Random(each.name + key[0]).random())
         self.elected[key] = active
+        if active is not before and self.on_elected is not None:
+            self.on_elected(active.name)
         if active is before:
             passive = [each for each in present if each is not active]
             for consumer in passive[-1:]:

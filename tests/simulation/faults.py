@@ -62,6 +62,7 @@ async def _bridge_down(world: World, fault: Fault, power: bool) -> None:
     bridge = world.bridges[fault.number % len(world.bridges)]
     with world.account.disturbance():
         bridge.kill(power)
+        world.account.owner_changed()
         await asyncio.sleep(fault.for_s)
     bridge.start()
 
@@ -79,6 +80,7 @@ async def _lose_disk(world: World, fault: Fault) -> None:
     with world.account.disturbance():
         bridge.kill(power=False)
         bridge.host.disk.wipe()
+        world.account.owner_changed()
         await asyncio.sleep(fault.for_s)
     bridge.start()
 
@@ -204,6 +206,19 @@ async def _consumer_dies(world: World, _: Fault) -> None:
         wire.end.abort()
 
 
+async def _consumer_vanishes(world: World, _: Fault) -> None:
+    world.consumer.vanish()
+
+
+async def _everybody_leaves(world: World, fault: Fault) -> None:
+    """Clients of the topic, for long enough that bridges let go of it."""
+    for client in (world.consumer, world.producer):
+        client.away = True
+        client.leave()
+    await asyncio.sleep(max(fault.for_s, 10.0))
+    world.consumer.away = world.producer.away = False
+
+
 async def _thoughtless(world: World, fault: Fault) -> None:
     world.consumer.thoughtless = (fault.number % 9 + 1) / 10
     await asyncio.sleep(fault.for_s)
@@ -237,6 +252,8 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "slow-disk": _slow_disk,
     "slow-network": _slow_network,
     "consumer-dies": _consumer_dies,
+    "consumer-vanishes": _consumer_vanishes,
+    "everybody-leaves": _everybody_leaves,
     "thoughtless": _thoughtless,
     "slow-consumer": _slow_consumer,
 }

@@ -80,10 +80,13 @@ class Cursor:
         """As brokers do now and then, and when a topic is closed in order."""
         self.stored = self.state.copy(ranges)
 
-    def reload(self) -> None:
-        """As it was stored."""
+    def reload(self) -> set[int]:
+        """As it was stored; returns what is not acked any more."""
+        before = self.state
         self.state = self.stored.copy()
         self.state.advance()
+        known = before.acked | set(range(self.state.first, before.first))
+        return {number for number in known if number >= self.state.first and number not in self.state.acked}
 
 
 class Topic:

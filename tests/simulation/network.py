@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections import deque
 from collections.abc import Callable
@@ -41,6 +42,8 @@ class Network:
         self.connections: dict[Connection, None] = {}
         self.aliases: dict[str, Callable[[], str]] = {}
         """Names that stand for one of several hosts."""
+        self.digest = hashlib.blake2b(digest_size=8)
+        """Of all that was ever sent, and when: two worlds are the same if theirs are."""
         self.cut_off: dict[str, None] = {}
         """Hosts whose packets get lost."""
 
@@ -138,7 +141,7 @@ class End(asyncio.Transport):
         self.sent_ms = 0
         """When what is being received was sent, by the sender's clock."""
         self._network = network
-        self._connection = connection
+        self.connection = connection
         self._number = number
         self.process = process
         self._loop = asyncio.get_running_loop()
@@ -171,6 +174,7 @@ class End(asyncio.Transport):
         if self.is_closing() or not data or not self.process.alive:
             return
         sent = bytes(data)
+        self._network.digest.update(b"%.9f %b" % (self._loop.time(), sent))
         self._on_way += len(sent)
         self._after_latency(self.peer._arrived, sent, self.process.host.now_ms())
         self._mind_limits()
@@ -223,7 +227,7 @@ class End(asyncio.Transport):
         """The process is gone; its system closes the connection."""
         self.lost = True
         self._after_latency(self.peer.lose, ConnectionResetError("connection reset by peer"))
-        self._connection.gone()
+        self.connection.gone()
 
     def schedule(self, work: Callable[..., object], *args: object) -> None:
         """Soon, in this end's process."""
@@ -235,7 +239,7 @@ class End(asyncio.Transport):
             return
         self.lost = True
         self.process.connections.pop(self, None)
-        self._connection.gone()
+        self.connection.gone()
         if self.protocol is not None:
             self.protocol.connection_lost(error)
 
@@ -243,7 +247,7 @@ class End(asyncio.Transport):
         """At the other end, in order; never if the line swallows it."""
         # What was sent later arrives later, if only by a nanosecond: the loop does not keep the order of one instant.
         self._arrives = max(self._arrives + 1e-9, self._loop.time() + self._network.latency())
-        if self._connection.silent[self._number]:
+        if self.connection.silent[self._number]:
             return
         cut_off = self._network.cut_off
         if self.process.host.name in cut_off or self.peer.process.host.name in cut_off:

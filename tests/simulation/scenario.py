@@ -56,6 +56,7 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
         except Broken as error:
             broken = str(error)
             world.tell(f"BROKEN {error}")
+    world.tell(f"digest of all that was sent: {world.network.digest.hexdigest()}")
     account = world.account
     return Outcome(seed, faults, broken, world.history, len(account.messages), account.redelivered)
 
@@ -103,6 +104,7 @@ def _close_ledger(world: World) -> None:
 def _heal(world: World) -> None:
     """All is well again, and runs."""
     world.consumer.thoughtless = world.consumer.pause_s = 0.0
+    world.consumer.away = world.producer.away = False
     world.network.latency_s = (0.0001, 0.002)
     world.network.cut_off.clear()
     for node in world.cluster.nodes:

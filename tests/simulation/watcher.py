@@ -30,6 +30,8 @@ class Watcher:
         self._elected: tuple[str | None, float] = (None, 0.0)
         world.cluster.on_kept = self.on_kept
         world.account.on_received = self.on_received
+        world.cluster.on_forgotten = world.account.forgotten
+        world.cluster.on_elected = lambda _: world.account.owner_changed()
 
     def on_kept(self, topic: str, subscription: str, consumer: Consumer, number: int) -> None:
         """The harvested position that the broker's cursor keeps is on the disk of the bridge that says so."""

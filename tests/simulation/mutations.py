@@ -1,0 +1,144 @@
+"""Defences taken away, one at a time: a simulation that does not notice is of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bridge.broker.connection import BrokerConnection
+from bridge.dispatch.dispatcher import Dispatcher
+from bridge.dispatch.pump import Pump
+from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.gateway.keep_alive import KeepAlive
+from bridge.intake.harvester import Harvester
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.refill.gaps import GapFiller
+from bridge.topics import cursor_loader
+from bridge.topics.checkpoints import Checkpoint
+from bridge.topics.durability import Durability
+from bridge.topics.ownership import Ownership
+from bridge.topics.presence import Presence
+from bridge.topics.tracked_topic import TrackedTopic
+from tests.simulation.disk import Disk
+from tracker import SubscriptionView, TopicIndex
+from tracker.care.damage import Damage
+from tracker.near.window import NearTermWindow
+
+
+class Mutation(NamedTuple):
+    """`promise`: the number of the invariant that it breaks."""
+
+    promise: int
+    apply: Callable[[], None]
+
+
+def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Put `make(what was there)` in the place of an attribute."""
+
+    def apply() -> None:
+        setattr(owner, name, make(getattr(owner, name)))
+
+    return apply
+
+
+def never(owner: Any, name: str, result: Any = None) -> Callable[[], None]:
+    """Have a function do nothing."""
+    return replaced(owner, name, lambda _: lambda *_args, **_named: result)
+
+
+def _early(due: Any) -> Any:
+    return lambda self, view, now_ms, *rest: due(self, view, now_ms + 3, *rest)
+
+
+def _forget_some(push: Any) -> Any:
+    return lambda self, entries: push(self, [each for each in entries if each.entry % 40 != 39])
+
+
+def _last_one_lost(number_after: Any) -> Any:
+    return lambda self, position: min(number_after(self, position) + 1, self.end)
+
+
+def _endless(init: Any) -> Any:
+    return lambda self, start: init(self, start, 10**9, 10**9)
+
+
+def _all_that_is_harvested(checkpoint: Any) -> Any:
+    def mutated(self: Durability) -> None:
+        self._synced = self._index.harvested_position
+        checkpoint(self)
+
+    return mutated
+
+
+def _not_deposed(on_active: Any) -> Any:
+    return lambda self, active: on_active(self, active) if active else None
+
+
+def _believes_old_news(on_active: Any) -> Any:
+    def mutated(self: Ownership, active: bool) -> None:
+        before = self._news
+        on_active(self, active)
+        self._news = before
+
+    return mutated
+
+
+async def _stays(self: Ownership) -> bool:
+    return True
+
+
+async def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def _gone_with_consumer(remove: Any) -> Any:
+    def mutated(self: Dispatcher[Any], consumer: Any) -> int:
+        left: int = remove(self, consumer)
+        self.replay.clear()
+        return left
+
+    return mutated
+
+
+def _free_permits(flow: Any) -> Any:
+    return lambda self, consumer, permits, writable: flow(self, consumer, permits * 2, writable)
+
+
+def _wakes_late(call_later: Any) -> Any:
+    return lambda self, wait_s: call_later(self, wait_s + 3.0)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "due 3 ms too soon": Mutation(1, replaced(TopicIndex, "due", _early)),
+    "leftovers go out though the clock was set back": Mutation(1, never(TrackedSubscription, "_is_early", False)),
+    "the tail buffer loses entries": Mutation(2, replaced(TailBuffer, "push", _forget_some)),
+    "a feed joins the tail behind the next entry": Mutation(2, replaced(TailBuffer, "number_after", _last_one_lost)),
+    "what lies below the floor is not read": Mutation(2, never(GapFiller, "find")),
+    "what was left out is not noted": Mutation(2, never(Damage, "stage_left_out", lambda: None)),
+    "late entries are not noted": Mutation(2, never(SubscriptionView, "note_late")),
+    "what a consumer leaves behind is forgotten": Mutation(
+        2, replaced(Dispatcher, "remove_consumer", _gone_with_consumer)
+    ),
+    "every checkpoint holds": Mutation(2, never(Checkpoint, "holds", True)),
+    "acks from before a seek are believed": Mutation(2, never(cursor_loader, "takes_back", False)),
+    "a reader that is stuck stays": Mutation(2, never(Harvester, "check")),
+    "acks that a broker forgot are not given again": Mutation(3, never(cursor_loader, "repair")),
+    "acks of a former life are never believed": Mutation(3, never(cursor_loader, "takes_back", True)),
+    "acks are not noted": Mutation(3, never(TrackedSubscription, "_note_acks")),
+    "the broker is told of what is not synced": Mutation(4, replaced(Durability, "checkpoint", _all_that_is_harvested)),
+    "a sync does nothing": Mutation(4, never(Disk, "sync")),
+    "a deposed owner goes on": Mutation(5, replaced(Ownership, "on_active", _not_deposed)),
+    "an election is decided by old statistics": Mutation(5, replaced(Ownership, "on_active", _believes_old_news)),
+    "acks leave what is pending as it is": Mutation(6, never(SubscriptionView, "ack")),
+    "the tail buffer keeps everything": Mutation(7, replaced(TailBuffer, "__init__", _endless)),
+    "consumers get twice what they ask for": Mutation(7, replaced(Dispatcher, "flow", _free_permits)),
+    "the near term is not bounded": Mutation(7, replaced(NearTermWindow, "is_full", lambda _: False)),
+    "nothing wakes the pump in time": Mutation(8, replaced(Pump, "_call_later", _wakes_late)),
+    "a broker that is silent is waited for": Mutation(8, never(BrokerConnection, "_schedule_keep_alive")),
+    "a client that vanished is kept": Mutation(8, never(KeepAlive, "_schedule")),
+    "a resigned bridge stays in the election": Mutation(8, replaced(Ownership, "_unsubscribe", lambda _: _stays)),
+    "a store that failed is never opened anew": Mutation(
+        8, replaced(TrackedTopic, "_until_stored", lambda _: _nothing)
+    ),
+    "nobody comes back to a topic that was let go": Mutation(8, never(Presence, "want")),
+}
