@@ -4,12 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
+SEEDS ?= 100
+FIRST ?= 1
 REPORTS := build/reports
 MEASURE  = COVERAGE_FILE=build/coverage $(BIN)/coverage
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
+.PHONY: simulate mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -28,10 +30,13 @@ test: $(STAMP)   ## everything a change must pass, in processes side by side: mu
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --junitxml=$(REPORTS)/test.xml $(ARGS)
 
 fast: $(STAMP)   ## what can be known within a minute and without Java: style, types, unit and model tests
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target style types fast-tests
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target style types fast-tests fast-seeds
 
 fast-tests: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not broker" --junitxml=$(REPORTS)/fast.xml tests/model tests/unit $(ARGS)
+
+fast-seeds: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds 100 --seconds 30 --faults 8 --messages 60
 
 coverage: $(STAMP) ## the lines of bridge and tracker that no unit, model or simulated test reaches; into build/reports
 	@mkdir -p $(REPORTS)
@@ -55,6 +60,12 @@ race-long: $(STAMP) ## ten thousand cancels around the due time
 
 interleavings: $(STAMP) ## a hundred random orders of seeks, resets, unloads, deletions and ends of two bridges and their broker
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest -s tests/broker/test_interleavings.py $(ARGS)
+
+simulate: $(STAMP) ## whole bridges in virtual time, ten minutes and two dozen faults a seed: SEEDS=100 FIRST=1
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+mutants: $(STAMP) ## defences taken away one by one: each has to be noticed within 200 seeds
+	$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 lint: style types ## style and types
 
