@@ -11,6 +11,8 @@ from bridge.protocol.frames import entry_parts
 
 SETTLED_S = 1.5
 """An ack counts as the bridge's and the broker's when nothing happened so long before and after it."""
+STORED_S = 12.0
+"""Brokers store cursors every ten seconds, or every second."""
 Place = tuple[int, int]
 
 
@@ -136,8 +138,12 @@ class Account:
 
     def _check_acked(self, message: Message, now: float) -> None:
         settled = [at for at in message.acked if at < now - SETTLED_S and self._is_settled(at, now)]
-        if settled and message.forgotten_at >= settled[-1] and self._owner_changed_at >= settled[-1]:
-            return  # the broker lost the ack, and who noted it is not who dispatches now
+        if settled and message.forgotten_at >= settled[-1]:
+            # The broker lost the ack. Who noted it is not who dispatches now, or the mark of the cursor's new history
+            # was lost with it: then nobody can tell forgotten acks from a cursor that was set anew.
+            marked_lately = any(ended > message.forgotten_at - STORED_S for _, ended, _ in self._moved)
+            if self._owner_changed_at >= settled[-1] or marked_lately:
+                return
         if settled and not any(settled[-1] - SETTLED_S < at < now for at in message.nacked):
             raise Broken(f"{message.text}, acked {now - settled[-1]:.2f} s ago, came again")
 

@@ -295,7 +295,8 @@ class Broker(asyncio.Protocol):
             self.send(command)
 
     def _number_acked(self, topic: Topic, message_id: MessageIdData) -> int | None:
-        place = message_id.ledgerId, message_id.entryId
+        entry = message_id.entryId
+        place = message_id.ledgerId, -1 if entry == NOWHERE else entry  # before the first entry of a ledger
         if place < (topic.ledgers[0][0], 0):
             return topic.trimmed - 1
         number = topic.number_of(place)

@@ -205,7 +205,7 @@ class Producer:
         command.send.producer_id, command.send.sequence_id = 1, sequence_id
         receipt = self._receipts[sequence_id] = asyncio.get_running_loop().create_future()
         body = metadata.SerializeToString()
-        padding = b"." * self._chance.choice((0, 0, 0, 1_500))
+        padding = b"." * self._chance.choice((0, 0, 0, 8_000))
         self._wire.send(command, len(body).to_bytes(4, "big") + body + text.encode() + padding)
         return cast(tuple[int, int], await self._wire.until(receipt))
 

@@ -170,8 +170,13 @@ async def _admin(world: World, fault: Fault) -> None:
 
 
 async def _clock_step(world: World, fault: Fault) -> None:
-    bridge = world.bridges[fault.number % len(world.bridges)]
-    bridge.host.offset_ns += round((fault.number % 2 * 2 - 1) * fault.for_s * 1e9)
+    """Wrong from now on, or until it is set right."""
+    host = world.bridges[fault.number % len(world.bridges)].host
+    step_ns = round((fault.number % 2 * 2 - 1) * fault.for_s * 1e9)
+    host.offset_ns += step_ns
+    if fault.number % 3:
+        await asyncio.sleep(fault.for_s)
+        host.offset_ns -= step_ns
 
 
 async def _clock_drift(world: World, fault: Fault) -> None:

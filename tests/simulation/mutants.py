@@ -13,7 +13,7 @@ from tests.simulation import small  # noqa: F401 - before all others
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import Size, live
 
-SIZE = Size(60.0, 14, 150)
+SIZE = Size(60.0, 14, 150, (1, 2, 3))
 
 
 class Caught(NamedTuple):

@@ -63,6 +63,24 @@ def _endless(init: Any) -> Any:
     return lambda self, start: init(self, start, 10**9, 10**9)
 
 
+def _boundless(init: Any) -> Any:
+    return lambda self, _: init(self, 1 << 30)
+
+
+def _forward_only(init: Any) -> Any:
+    def mutated(self: Pump, subscriptions: Any, now_ms: Callable[[], int], *rest: Any) -> None:
+        latest = 0
+
+        def highest() -> int:
+            nonlocal latest
+            latest = max(latest, now_ms())
+            return latest
+
+        init(self, subscriptions, highest, *rest)
+
+    return mutated
+
+
 def _all_that_is_harvested(checkpoint: Any) -> Any:
     def mutated(self: Durability) -> None:
         self._synced = self._index.harvested_position
@@ -111,7 +129,7 @@ def _wakes_late(call_later: Any) -> Any:
 
 MUTATIONS: dict[str, Mutation] = {
     "due 3 ms too soon": Mutation(1, replaced(TopicIndex, "due", _early), quick=True),
-    "leftovers go out though the clock was set back": Mutation(1, never(TrackedSubscription, "_is_early", False)),
+    "the clock is taken to go forward only": Mutation(1, replaced(Pump, "__init__", _forward_only), quick=True),
     "the tail buffer loses entries": Mutation(2, replaced(TailBuffer, "push", _forget_some), quick=True),
     "a feed joins the tail behind the next entry": Mutation(
         2, replaced(TailBuffer, "number_after", _last_one_lost), quick=True
@@ -137,7 +155,7 @@ MUTATIONS: dict[str, Mutation] = {
     "acks leave what is pending as it is": Mutation(6, never(SubscriptionView, "ack"), quick=True),
     "the tail buffer keeps everything": Mutation(7, replaced(TailBuffer, "__init__", _endless)),
     "consumers get twice what they ask for": Mutation(7, replaced(Dispatcher, "flow", _free_permits)),
-    "the near term is not bounded": Mutation(7, replaced(NearTermWindow, "is_full", lambda _: False)),
+    "the near term is not bounded": Mutation(7, replaced(NearTermWindow, "__init__", _boundless)),
     "nothing wakes the pump in time": Mutation(8, replaced(Pump, "_call_later", _wakes_late), quick=True),
     "a broker that is silent is waited for": Mutation(8, never(BrokerConnection, "_schedule_keep_alive")),
     "a client that vanished is kept": Mutation(8, never(KeepAlive, "_schedule")),

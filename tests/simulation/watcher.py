@@ -15,6 +15,7 @@ from tracker.store.records import TopicKeys, TopicRecord
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+NEAR_TERM_BYTES = 1 << 16
 DEPOSED_S = 100.0
 """Three keep-alive intervals: by then a former owner has noticed that its connection is dead."""
 
@@ -27,11 +28,18 @@ class Watcher:
         self._world = world
         self._topic = topic
         self._key = TopicKeys(topic).topic
+        self._last_elected = ""
         self._elected: tuple[str | None, float] = (None, 0.0)
         world.cluster.on_kept = self.on_kept
         world.account.on_received = self.on_received
         world.cluster.on_forgotten = world.account.forgotten
-        world.cluster.on_elected = lambda _: world.account.owner_changed()
+        world.cluster.on_elected = self.on_elected
+
+    def on_elected(self, name: str) -> None:
+        """Whoever dispatches from now on does not know what the one before has noted."""
+        if name != self._last_elected:
+            self._last_elected = name
+            self._world.account.owner_changed()
 
     def on_kept(self, topic: str, subscription: str, consumer: Consumer, number: int) -> None:
         """The harvested position that the broker's cursor keeps is on the disk of the bridge that says so."""
@@ -42,8 +50,9 @@ class Watcher:
             return  # said before it ended; its disk may have been lost since
         record = bridge.host.disk.synced_value(self._key)
         synced = None if record is None else TopicRecord.decode(record).harvested
-        told = Position(*self._world.cluster.topics[topic].place_of(number))
-        if synced is None or synced < told:
+        kept = self._world.cluster.topics[topic]
+        told = Position(*kept.place_of(number))
+        if number >= kept.trimmed and (synced is None or synced < told):
             raise Broken(f"{bridge.host.name} told the broker that it has all up to {told}, on disk is {synced}")
 
     def on_received(self, sender: str) -> None:
@@ -71,7 +80,7 @@ def _held(topic: TrackedTopic) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     index, tenure = topic.index, topic.tenure
     if index is not None:
-        found.append(("bytes of the near term", index.window.bytes_held, 2 * index.window.budget_bytes))
+        found.append(("bytes of the near term", index.window.bytes_held, 2 * NEAR_TERM_BYTES))
     if tenure is not None:
         found.append(("entries in the tail buffer", len(tenure.harvester._tail._items), limits.TAIL_BUFFER_ENTRIES))
     for subscription in topic.subscriptions.values():

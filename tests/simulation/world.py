@@ -19,7 +19,7 @@ from tests.simulation.disk import SimulatedStore
 from tests.simulation.hosts import EPOCH_MS, Host, Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Address, Network
-from tests.simulation.watcher import Watcher
+from tests.simulation.watcher import NEAR_TERM_BYTES, Watcher
 from tracker import StoreError
 
 TOPIC = "persistent://public/default/t"
@@ -32,7 +32,7 @@ _SETTINGS = Settings(
     data_dir=Path("/simulated"),
     rebuild_from_entries=10**9,
     partition_width_ms=30_000,
-    near_term_bytes=1 << 16,
+    near_term_bytes=NEAR_TERM_BYTES,
 )
 
 
