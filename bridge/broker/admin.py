@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,6 +16,7 @@ from bridge.broker import answers
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import describe
+from bridge.clock import wall_clock_ms
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
 from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
@@ -139,7 +139,7 @@ class AdminClient:
 
     async def _call_text(self, method: str, path: str, body: object = None) -> str:
         url = URL(self._web_url + path, encoded=True)
-        sent_s = time.time()
+        sent_s = wall_clock_ms() / 1000
         try:
             async with request_with_redirects(self._session, method, url, json=body) as response:
                 self._compare_clocks(response.headers.get("Date"), sent_s)
@@ -158,5 +158,5 @@ class AdminClient:
             told_s = parsedate_to_datetime(date).timestamp()
         except (ArithmeticError, LookupError, TypeError, ValueError):  # no time
             return
-        least, most = told_s - time.time(), told_s + 1 - sent_s
+        least, most = told_s - wall_clock_ms() / 1000, told_s + 1 - sent_s
         self.clock_offset_s = least if least > 0 else min(most, 0.0)
