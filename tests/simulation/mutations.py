@@ -129,7 +129,7 @@ def _wakes_late(call_later: Any) -> Any:
 
 MUTATIONS: dict[str, Mutation] = {
     "due 3 ms too soon": Mutation(1, replaced(TopicIndex, "due", _early), quick=True),
-    "the clock is taken to go forward only": Mutation(1, replaced(Pump, "__init__", _forward_only), quick=True),
+    "the clock is taken to go forward only": Mutation(1, replaced(Pump, "__init__", _forward_only)),
     "the tail buffer loses entries": Mutation(2, replaced(TailBuffer, "push", _forget_some), quick=True),
     "a feed joins the tail behind the next entry": Mutation(
         2, replaced(TailBuffer, "number_after", _last_one_lost), quick=True
