@@ -9,7 +9,6 @@ from bridge.broker.connection import BrokerConnection
 from bridge.dispatch.dispatcher import Dispatcher
 from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
-from bridge.gateway.keep_alive import KeepAlive
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.refill.gaps import GapFiller
@@ -17,7 +16,6 @@ from bridge.topics import cursor_loader
 from bridge.topics.checkpoints import Checkpoint
 from bridge.topics.durability import Durability
 from bridge.topics.ownership import Ownership
-from bridge.topics.presence import Presence
 from bridge.topics.tracked_topic import TrackedTopic
 from tests.simulation.disk import Disk
 from tracker import SubscriptionView, TopicIndex
@@ -158,10 +156,8 @@ MUTATIONS: dict[str, Mutation] = {
     "the near term is not bounded": Mutation(7, replaced(NearTermWindow, "__init__", _boundless)),
     "nothing wakes the pump in time": Mutation(8, replaced(Pump, "_call_later", _wakes_late), quick=True),
     "a broker that is silent is waited for": Mutation(8, never(BrokerConnection, "_schedule_keep_alive")),
-    "a client that vanished is kept": Mutation(8, never(KeepAlive, "_schedule")),
     "a resigned bridge stays in the election": Mutation(8, replaced(Ownership, "_unsubscribe", lambda _: _stays)),
     "a store that failed is never opened anew": Mutation(
         8, replaced(TrackedTopic, "_until_stored", lambda _: _nothing)
     ),
-    "nobody comes back to a topic that was let go": Mutation(8, never(Presence, "want")),
 }
