@@ -14,20 +14,22 @@ from tests.helpers import NotInTimeError, wait_until, wait_until_async
 
 CONFTEST = "from tests.conftest import _no_task_left, _rules_for_async_tests\n"
 WORKER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from tests.cluster import PulsarCluster, SharedCluster
-folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+from tests.helpers import wait_until
+folder, workers = Path(sys.argv[1]), int(sys.argv[2])
 def note(word):
     with (folder / "events").open("a") as events:
         events.write(word + " ")
 def start():
     note("start")
-    time.sleep(0.2)
+    time.sleep(0.2)  # the others come meanwhile, or later
     return PulsarCluster("pulsar://x", "http://x"), lambda: note("stop")
 shared = SharedCluster(folder, start)
 assert shared.join() == PulsarCluster("pulsar://x", "http://x")
-time.sleep(seconds)
+(folder / f"joined-{os.getpid()}").touch()
+wait_until(lambda: len(list(folder.glob("joined-*"))) == workers, timeout=30)
 note("leave")
 shared.leave()
 """
@@ -81,10 +83,8 @@ def test_a_blocking_call_below_the_bridge_fails_the_test(inner_run: InnerRun) ->
 
 
 def test_workers_share_one_cluster_and_the_last_one_out_ends_it(tmp_path: Path) -> None:
-    workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), str(seconds)]) for seconds in (0.3, 0.6, 1.2)
-    ]
-    assert [worker.wait(30) for worker in workers] == [0, 0, 0]
+    workers = [subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), "3"]) for _ in range(3)]
+    assert [worker.wait(60) for worker in workers] == [0, 0, 0]
     assert (tmp_path / "events").read_text().split() == ["start", "leave", "leave", "leave", "stop"]
 
 
@@ -92,7 +92,7 @@ def test_a_cluster_of_a_crashed_worker_is_replaced(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "pass"]) as gone:
         pass
     (tmp_path / "pulsar.json").write_text(json.dumps({"owner": gone.pid, "urls": ["pulsar://old", "http://old"]}))
-    subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), "0"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), "1"], check=True, timeout=30)
     assert (tmp_path / "events").read_text().split() == ["start", "leave", "stop"]
     assert not (tmp_path / "pulsar.json").exists()
 
