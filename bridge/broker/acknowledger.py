@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
+from bridge.protocol.pulsar_pb2 import CommandAckResponse
 from tracker import Position
 
 ACKNOWLEDGER_NAME = "__delay-bridge-operator"
@@ -51,6 +54,9 @@ async def _ack(connection: BrokerConnection, consumer_id: int, positions: Sequen
     answer = (await connection.request(command, request_id, timeout_s=limits.ACK_TIMEOUT_S)).ackResponse
     if answer.HasField("error"):
         raise BrokerError(answer.message, answer.error)
+    unknown = UnknownFieldSet(answer)
+    if any(unknown[at].field_number == CommandAckResponse.ERROR_FIELD_NUMBER for at in range(len(unknown))):
+        raise BrokerError(f"the broker refuses, in a way that is not known here: {answer.message}")
 
 
 def _close(connection: BrokerConnection, consumer_id: int) -> None:

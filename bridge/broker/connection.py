@@ -1,6 +1,7 @@
 """A connection of the bridge's own to a broker: requests with answers, and consumers with listeners."""
 
 import asyncio
+import contextlib
 import itertools
 import ssl
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from bridge import limits
 from bridge.clock import RandBits, system_randbits
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol import commands
+from bridge.protocol.answers import ANSWER_OF
 from bridge.protocol.entries import StoredEntry, stored_entry
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
@@ -72,7 +74,7 @@ class BrokerConnection(SlicedReads):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._requests: dict[int, tuple[int, asyncio.Future[BaseCommand]]] = {}  # with the type of their answer
         self._listeners: dict[int, ConsumerListener] = {}
         self._request_ids = itertools.count(1)
         self._consumer_ids = itertools.count(1)
@@ -114,15 +116,16 @@ class BrokerConnection(SlicedReads):
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         reason = f"connection to {self.url} closed" + (f": {exc}" if exc else "")
-        for future in self._requests.values():
+        for _, future in self._requests.values():
             _fail(future, reason)
         _fail(self._handshake, reason)
         self._requests.clear()
         listeners, self._listeners = self._listeners, {}
-        for listener in listeners.values():
-            listener.on_closed(reason)
         if not self.closed.done():
             self.closed.set_result(None)
+        with contextlib.ExitStack() as each:  # whatever becomes of the others
+            for listener in reversed(listeners.values()):
+                each.callback(listener.on_closed, reason)
 
     # -- use
 
@@ -155,7 +158,7 @@ class BrokerConnection(SlicedReads):
         Raises BrokerError when the broker refuses or does not answer in time.
         """
         future: asyncio.Future[BaseCommand] = asyncio.get_running_loop().create_future()
-        self._requests[request_id] = future
+        self._requests[request_id] = ANSWER_OF.get(command.type, BaseCommand.ACK_RESPONSE), future
         try:
             self.send(command)
             async with asyncio.timeout(timeout_s):
@@ -210,13 +213,15 @@ class BrokerConnection(SlicedReads):
         if command.type == BaseCommand.ERROR and not self._handshake.done():
             self._handshake.set_exception(BrokerError(body.message, body.error))
             return
-        future = self._requests.get(body.request_id)
+        expected, future = self._requests.get(body.request_id, (None, None))
         if future is None or future.done():
             return
         if command.type == BaseCommand.ERROR:
             future.set_exception(BrokerError(body.message, body.error))
-        else:
+        elif command.type == expected:
             future.set_result(command)
+        else:
+            future.set_exception(BrokerError(f"{self.url} gave another answer: {BaseCommand.Type.Name(command.type)}"))
 
     def _schedule_keep_alive(self) -> None:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import limits
+from bridge.protocol.answers import ANSWER_OF
 from bridge.protocol.errors import MalformedFrame, ProtocolError
 from bridge.protocol.frames import Frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
@@ -18,35 +19,9 @@ BROKER_INITIATED = (1 << 64) - 1
 
 Answered = Callable[[bool], None]
 
-_ANSWER_OF: dict[int, int] = {
-    BaseCommand.SUBSCRIBE: BaseCommand.SUCCESS,
-    BaseCommand.UNSUBSCRIBE: BaseCommand.SUCCESS,
-    BaseCommand.SEEK: BaseCommand.SUCCESS,
-    BaseCommand.CLOSE_CONSUMER: BaseCommand.SUCCESS,
-    BaseCommand.CLOSE_PRODUCER: BaseCommand.SUCCESS,
-    BaseCommand.WATCH_TOPIC_LIST_CLOSE: BaseCommand.SUCCESS,
-    BaseCommand.PRODUCER: BaseCommand.PRODUCER_SUCCESS,
-    BaseCommand.LOOKUP: BaseCommand.LOOKUP_RESPONSE,
-    BaseCommand.PARTITIONED_METADATA: BaseCommand.PARTITIONED_METADATA_RESPONSE,
-    BaseCommand.CONSUMER_STATS: BaseCommand.CONSUMER_STATS_RESPONSE,
-    BaseCommand.GET_LAST_MESSAGE_ID: BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
-    BaseCommand.GET_TOPICS_OF_NAMESPACE: BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
-    BaseCommand.GET_SCHEMA: BaseCommand.GET_SCHEMA_RESPONSE,
-    BaseCommand.GET_OR_CREATE_SCHEMA: BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
-    BaseCommand.NEW_TXN: BaseCommand.NEW_TXN_RESPONSE,
-    BaseCommand.ADD_PARTITION_TO_TXN: BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE,
-    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
-    BaseCommand.END_TXN: BaseCommand.END_TXN_RESPONSE,
-    BaseCommand.END_TXN_ON_PARTITION: BaseCommand.END_TXN_ON_PARTITION_RESPONSE,
-    BaseCommand.END_TXN_ON_SUBSCRIPTION: BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE,
-    BaseCommand.TC_CLIENT_CONNECT_REQUEST: BaseCommand.TC_CLIENT_CONNECT_RESPONSE,
-    BaseCommand.WATCH_TOPIC_LIST: BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
-}
-"""The client's commands that bear a request id, and what answers them unless an ERROR does. ACK is not among them: an
-ACK_RESPONSE answers nothing else, and there may be one for each message."""
-
-REQUESTS = frozenset(_ANSWER_OF)
-ANSWERS = frozenset({BaseCommand.ERROR, *_ANSWER_OF.values()})
+REQUESTS = frozenset(ANSWER_OF)
+"""The client's commands that bear a request id, and are answered once."""
+ANSWERS = frozenset({BaseCommand.ERROR, *ANSWER_OF.values()})
 _FIELDS = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1}
 """Type to field: a command's body has the number of its type."""
 
@@ -111,7 +86,7 @@ class RequestsInFlight:
         request = self._requests.get(body.request_id)
         if request is None or request.asked is not asked:
             return None
-        if frame.type not in (BaseCommand.ERROR, _ANSWER_OF[request.kind]):
+        if frame.type not in (BaseCommand.ERROR, ANSWER_OF[request.kind]):
             return None
         if frame.type == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
             return None  # it waits for its turn: a second answer will come
