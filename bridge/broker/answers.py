@@ -5,6 +5,7 @@ consumers would be turned away, and subscriptions forgotten.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,9 @@ from tracker import Position
 
 MARK_METADATA = "__delay-bridge"
 """What the gateway adds to a consumer's metadata, to know it again; it takes 30 of the 1,024 bytes allowed."""
+
+
+_SUBSCRIPTIONS = re.compile(r'"subscriptions"\s*:\s*\{')
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def marks_in(text: str, marks: Collection[str]) -> set[str]:
     Marks are such that they occur nowhere else: the answer, a kilobyte for each consumer, need not be parsed.
     """
     answer = text.strip()
-    if not (answer.startswith("{") and answer.endswith("}") and '"subscriptions"' in answer):
+    if not (answer.startswith("{") and answer.endswith("}") and _SUBSCRIPTIONS.search(answer)):
         raise ValueError(f"no statistics: {answer[:50]!r}")
     return {mark for mark in marks if f'"{mark}"' in answer}
 

@@ -15,6 +15,7 @@ from bridge.broker.admin import AdminError
 from bridge.clock import RandBits, system_randbits
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.net.backoff import Backoff
+from bridge.net.failures import Failures, Part
 from bridge.protocol.pulsar_pb2 import CommandAck
 
 log = structlog.get_logger(__name__)
@@ -38,11 +39,16 @@ class Admission:
         self,
         listed: Listed,
         admit: Callable[[TrackedConsumer, Early], None],
+        on_trouble: Callable[[str, str | None], None],
+        failures: Failures,
         randbits: RandBits = system_randbits,
     ) -> None:
-        """`listed`: which of some marks the broker lists for a topic; `admit`: the consumer is one."""
+        """`listed`: which of some marks the broker lists for a topic; `admit`: the consumer is one;
+        `on_trouble`: why nobody can be let in to a topic, None when that is over."""
         self._listed = listed
         self._admit = admit
+        self._on_trouble = on_trouble
+        self._failures = failures
         self._randbits = randbits
         self._waiting: dict[str, dict[TrackedConsumer, Early]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -82,25 +88,35 @@ class Admission:
                     if not failing:
                         log.warning("cannot read the broker's list of consumers", topic=topic, reason=str(error))
                     failing = True
+                    self._on_trouble(topic, str(error))
                     await asyncio.sleep(backoff.next_s())
                     continue
-                failing = False
+                if failing:
+                    failing = False
+                    self._on_trouble(topic, None)
                 backoff.reset()
                 self._sort(waiting, [consumer for mark, consumer in asked.items() if mark in found])
                 if waiting:
                     await asyncio.sleep(limits.LISTED_PAUSE_S)
-        except Exception:
-            log.critical("cannot admit consumers", topic=topic, exc_info=True)
+        except Exception as error:
+            self._failures.note(Part.admission, "cannot admit consumers", error, topic=topic)
             for consumer in list(waiting):
                 consumer.close()
         finally:
+            if failing:
+                self._on_trouble(topic, None)
             del self._tasks[topic], self._waiting[topic]
 
     def _sort(self, waiting: dict[TrackedConsumer, Early], listed: list[TrackedConsumer]) -> None:
         for consumer in listed:
             early = waiting.pop(consumer, None)
-            if early is not None:  # else it has left meanwhile
+            if early is None:  # it has left meanwhile
+                continue
+            try:
                 self._admit(consumer, early)
+            except Exception:
+                consumer.close()
+                raise
         now_s = asyncio.get_running_loop().time()
         for consumer in [each for each, early in waiting.items() if now_s - early.since_s > limits.UNLISTED_LASTS_S]:
             del waiting[consumer]

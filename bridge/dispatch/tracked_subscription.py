@@ -40,6 +40,8 @@ class TrackedSubscription:
         self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher()
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
+        self.trouble: str | None = None
+        """Why its cursor cannot be read; None when it can be, as far as anybody has tried."""
         self.repairing = False
         self.stale = False
         """Nobody was attached for a while: the cursor may have been moved past the bridge."""
@@ -115,6 +117,7 @@ class TrackedSubscription:
         elif anew:
             self._outlet.begin_anew(make_feed(view))
         self._outlet.polled = EARLIEST
+        self.trouble = None
         self.seeking = self.stale = False
         self._wake()
 
@@ -142,6 +145,7 @@ class TrackedSubscription:
 
     def stop_loading(self) -> None:
         """Forget what is being read of the cursor: it may be of before it was moved."""
+        self.trouble = None
         if self.loading is not None:
             self.loading.cancel()
             self.loading = None
@@ -269,7 +273,8 @@ class TrackedSubscription:
         state = next(iter(self.dispatcher.consumers), None)
         if state is not None and self._outlet is not None and self.dispatching:
             asked_for = self._outlet.feed
-            state.consumer.request_mark_delete(lambda position: self._on_mark_delete(position, asked_for))
+            answer = self._outlet.guarded(lambda position: self._on_mark_delete(position, asked_for))
+            state.consumer.request_mark_delete(answer)
 
     def _on_mark_delete(self, position: Position, asked_for: Feed) -> None:
         """Take it over: what was skipped past the bridge, or expired, is not sent from now on."""

@@ -1,10 +1,9 @@
 """Reads the cursors of an owned topic partition's subscriptions, and starts or restarts dispatch by what they say."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import structlog
 
@@ -22,6 +21,7 @@ from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN, history_of, takes_back
 from bridge.ledgers.internal_stats import CursorState, LedgerState
 from bridge.net.backoff import Backoff
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
 from bridge.refill.rebuild_status import Trigger
@@ -33,8 +33,7 @@ from tracker import AckSet, Position, StoreError, SubscriptionView, TopicIndex, 
 log = structlog.get_logger(__name__)
 
 OnEntries = Callable[[list[StoredEntry]], None]
-OnClosed = Callable[[str], None]
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+OnClosed = Callable[[Exception], None]
 
 
 class CursorLoader:
@@ -50,20 +49,25 @@ class CursorLoader:
         gaps: GapFiller,
         book: CheckpointBook,
         passing: PassThrough,
-        spawn: Spawn,
+        work: Tasks,
+        dispatch: Tasks,
         on_failed: Callable[[StoreError], None],
         wake: Callable[[], None],
     ) -> None:
-        """`spawn` runs tasks of the owner's; `on_failed`: a view could not be stored, it is tried again."""
+        """Tasks of the owner's: `work` comes to an end, `dispatch` goes on as long as there is something to deliver.
+
+        `on_failed`: a view could not be stored, it is tried again.
+        """
         self._topic = topic
         self._context = context
         self._connection = connection
         self._index = index
-        self._source = Source(index, tail, self._fetch)
+        self._source = Source(index, tail, self._fetch, dispatch)
         self._gaps = gaps
         self._book = book
         self._passing = passing
-        self._spawn = spawn
+        self._spawn = work.spawn
+        self._dispatch = dispatch
         self._on_failed = on_failed
         self._wake = wake
         self._owner_since_ms = context.now_ms()
@@ -84,8 +88,10 @@ class CursorLoader:
                 await self._load_once(subscription)
                 return
             except StoreError as error:  # a new view could not be stored
+                subscription.trouble = str(error)
                 self._on_failed(error)
             except (AdminError, ValueError) as error:
+                subscription.trouble = str(error)
                 log.warning("cannot read cursor", topic=self._topic, subscription=subscription.name, reason=str(error))
             await asyncio.sleep(backoff.next_s())
 
@@ -96,7 +102,7 @@ class CursorLoader:
             if subscription.name in state.unreadable or subscription.has_consumers:
                 # The broker accepted a consumer: what it says of the cursor is old, or odd.
                 raise AdminError(state.unreadable.get(subscription.name, "the broker does not list it"))
-            subscription.loading = None
+            subscription.loading = subscription.trouble = None
             log.warning("subscription has no cursor", topic=self._topic, subscription=subscription.name)
         elif history_of(cursor.properties) == UNKNOWN and subscription.unsettled_s and not settled:
             # The broker's word is all there is: let it have the acks that are on their way.
@@ -123,7 +129,9 @@ class CursorLoader:
 
     def _make_feed(self, state: LedgerState, view: SubscriptionView) -> Feed:
         start = self._book.start_of(view.name, view.history, view.acks, state)
-        return Feed(start, view.acks, self._source.tail, self._open_reader, self._wake, self._context.randbits)
+        return Feed(
+            start, view.acks, self._source.tail, self._open_reader, self._wake, self._dispatch, self._context.randbits
+        )
 
     async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
         reader = open_reader(self._connection, self._topic, after, on_entries, on_closed)
