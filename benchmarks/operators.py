@@ -37,6 +37,7 @@ from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.net.tasks import Tasks
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.pages.rendering import load_templates
 from bridge.web.server import build_web_app
@@ -121,10 +122,11 @@ def start(subscription: TrackedSubscription, index: TopicIndex, now_ms: int) -> 
     """With a cursor at the beginning, and nothing to read behind it."""
     begin = Position(0, 0)
     tail = TailBuffer(begin)
-    source = Source(index, tail, cast(Any, None))
+    tasks = Tasks(print)
+    source = Source(index, tail, cast(Any, None), tasks)
     reading = CursorReading(AckSet(begin), UNKNOWN, False)
     subscription.start(
-        source, reading, lambda view: Feed(begin, view.acks, tail, cast(Any, None), lambda: None), now_ms
+        source, reading, lambda view: Feed(begin, view.acks, tail, cast(Any, None), lambda: None, tasks), now_ms
     )
 
 

@@ -12,6 +12,7 @@ from bridge.clock import wall_clock_ms
 from bridge.config import LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
+from bridge.net.failures import Failures
 from bridge.operate.action_log import ActionLog
 from bridge.topics.topics import Topics
 from bridge.web.pages.routes import load_pages
@@ -36,6 +37,7 @@ class Bridge:
         self._stopping = False
         self.started_ms = wall_clock_ms()
         self.actions = ActionLog(settings.data_dir)
+        self.failures = Failures()
         self._core: Core | None = None
         self._store: Store | None = None
         self._pool: BrokerPool | None = None
@@ -75,6 +77,11 @@ class Bridge:
         return None if self._admin is None else self._admin.clock_offset_s
 
     @property
+    def admin_failures(self) -> int:
+        """Calls of the broker's admin interface without an answer that can be read."""
+        return 0 if self._admin is None else self._admin.failures
+
+    @property
     def broker_connections(self) -> int:
         """The bridge's own connections to brokers, and those it holds for clients."""
         own = 0 if self._pool is None else self._pool.connections
@@ -100,6 +107,7 @@ class Bridge:
         A broker that is down does not fail the start: readiness says so, and it is tried until it answers.
         """
         settings = self.settings
+        asyncio.get_running_loop().set_exception_handler(self.failures.on_loop_error)
         token = settings.broker_token.get_secret_value() if settings.broker_token else None
         self._store = await asyncio.to_thread(Store.open, settings.data_dir)
         if self._store.exposed is not None:
@@ -111,7 +119,7 @@ class Bridge:
             listening = _bind(settings.host, settings.port)
             self.port = listening.getsockname()[1]
             urls = self.advertised_url, lambda: self.advertised_web_url
-            self._core = Core(settings, self._store, self._admin, self._pool, urls, Machine())
+            self._core = Core(settings, self._store, self._admin, self._pool, urls, Machine(), self.failures)
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             try:
                 await self._start_web()
@@ -137,6 +145,7 @@ class Bridge:
             await self._runner.cleanup()
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
+        asyncio.get_running_loop().set_exception_handler(None)
         log.info("bridge is down")
 
     async def _start_web(self) -> None:

@@ -12,6 +12,7 @@ from bridge.broker.readiness import Readiness
 from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
+from bridge.net.failures import Failures
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
@@ -37,12 +38,14 @@ class Core:
         pool: BrokerPool,
         urls: tuple[str, Callable[[], str]],
         machine: Machine,
+        failures: Failures | None = None,
     ) -> None:
         """`urls`: where clients are told to connect, and where others find REST, known once it listens."""
-        self.readiness = Readiness()
+        self.failures = Failures() if failures is None else failures
+        self.readiness = Readiness(self.failures)
         self._pool = pool
         self._admin = admin
-        syncing = SyncLoop(store, machine.randbits)
+        syncing = SyncLoop(store, self.failures, machine.randbits)
         context = BridgeContext(
             pool,
             admin,
@@ -53,6 +56,7 @@ class Core:
             syncing.mark_dirty,
             syncing.synced,
             _spark_settings(settings),
+            self.failures,
             machine.now_ms,
             machine.now_ns,
             machine.randbits,
@@ -60,7 +64,7 @@ class Core:
         )
         self.topics = Topics(context, syncing)
         self.gateway = Gateway(
-            settings.broker_service_url, self.topics, settings.max_client_connections, machine.randbits
+            settings.broker_service_url, self.topics, self.failures, settings.max_client_connections, machine.randbits
         )
         self._watch: asyncio.Task[None] | None = None
 

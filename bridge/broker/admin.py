@@ -36,6 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FORBIDDEN = 403
+_SERVER_ERRORS = 500
 
 
 class AdminClient:
@@ -47,6 +48,8 @@ class AdminClient:
         self._web_url = web_url.rstrip("/")
         self.clock_offset_s: float | None = None
         """How far at least the broker's clock is ahead of this machine's, by its last answer; None before that."""
+        self.failures = 0
+        """Calls without an answer that can be read."""
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
     async def internal_stats(self, topic: str) -> LedgerState:
@@ -134,6 +137,7 @@ class AdminClient:
         try:
             return read(answer, *rest, **named)
         except Exception as error:
+            self.failures += 1
             reason = f"{error} is missing" if isinstance(error, KeyError) else f"{error}" or repr(error)
             raise AdminError(f"{path}: the answer cannot be read: {reason}") from error
 
@@ -145,8 +149,10 @@ class AdminClient:
                 self._compare_clocks(response.headers.get("Date"), sent_s)
                 text = await response.text()
         except (aiohttp.ClientError, RedirectedTooOften, TimeoutError, ValueError) as error:
+            self.failures += 1
             raise AdminError(f"{method} {path}: {describe(error)}") from error
         if response.status not in (200, 204):
+            self.failures += response.status >= _SERVER_ERRORS
             raise AdminError(f"{method} {path}: {response.status} {text[:200]}", response.status)
         return text
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.reader import open_reader
+from bridge.net.tasks import all_of
 from bridge.protocol.entries import StoredEntry
 from tracker import Position
 
@@ -67,7 +68,7 @@ async def _read_until_silent(
     """Read towards `to`; returns how far it came."""
     reached = after
     progress = asyncio.Event()
-    lost: list[str] = []
+    lost: list[Exception] = []
 
     def receive(entries: list[StoredEntry]) -> None:
         nonlocal reached
@@ -79,8 +80,8 @@ async def _read_until_silent(
         if reached < to and not enough():
             reader.top_up(permits)
 
-    def on_closed(reason: str) -> None:
-        lost.append(reason)
+    def on_closed(error: Exception) -> None:
+        lost.append(error)
         progress.set()
 
     reader = await open_reader(connection, topic, after, receive, on_closed)
@@ -94,7 +95,7 @@ async def _read_until_silent(
             except TimeoutError:
                 break
             if lost:
-                raise BrokerError(lost[0])
+                raise lost[0]
     finally:
         reader.close()
     return reached
@@ -152,7 +153,7 @@ async def fetch_entries(
         if enough():
             break
         together = runs[start : start + limits.REFETCH_READERS]
-        for run, error in zip(together, await asyncio.gather(*map(read, together)), strict=True):
+        for run, error in zip(together, await all_of(map(read, together)), strict=True):
             if error is not None and error.code is not None and len(together) > 1:
                 # The broker refused it: a policy may leave room for one reader, and not for so many.
                 error = await read(run)

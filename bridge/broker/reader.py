@@ -6,7 +6,7 @@ nothing is decoded here but the metadata.
 
 from collections.abc import Callable
 
-from bridge.broker.connection import BrokerConnection
+from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.clock import token
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
@@ -24,7 +24,7 @@ class EntryReader:
         connection: BrokerConnection,
         after: Position,
         on_entries: Callable[[list[StoredEntry]], None],
-        on_closed: Callable[[str], None],
+        on_closed: Callable[[Exception], None],
     ) -> None:
         """Register with the connection; nothing is sent yet."""
         self._connection = connection
@@ -86,7 +86,14 @@ class EntryReader:
             if not entries:
                 self.top_up(before)
         if entries:
+            self._give(entries)
+
+    def _give(self, entries: list[StoredEntry]) -> None:
+        try:
             self._on_entries(entries)
+        except Exception as error:  # theirs alone: others read by the same connection
+            self.close()
+            self._on_closed(error)
 
     def on_active(self, active: bool) -> None:
         """Readers are always active."""
@@ -95,7 +102,7 @@ class EntryReader:
         """From the connection."""
         if not self.closed:
             self.closed = True
-            self._on_closed(reason)
+            self._on_closed(BrokerError(reason))
 
     def _forget(self) -> None:
         self.closed = True
@@ -107,9 +114,12 @@ async def open_reader(
     topic: str,
     after: Position,
     on_entries: Callable[[list[StoredEntry]], None],
-    on_closed: Callable[[str], None],
+    on_closed: Callable[[Exception], None],
 ) -> EntryReader:
-    """Start reading `topic` behind `after`, with no permits yet. Raises BrokerError."""
+    """Start reading `topic` behind `after`, with no permits yet. Raises BrokerError.
+
+    `on_closed`: nothing more comes, for a BrokerError, or for whatever else `on_entries` has raised.
+    """
     reader = EntryReader(connection, after, on_entries, on_closed)
     await reader.subscribe(topic)
     return reader

@@ -8,6 +8,7 @@ from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
+from bridge.net.failures import Failures, Part
 
 log = structlog.get_logger(__name__)
 
@@ -15,10 +16,11 @@ log = structlog.get_logger(__name__)
 class Readiness:
     """One per bridge."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Failures) -> None:
         """It is starting."""
         self.reason: str | None = "starting"
         """Why it is not ready; None while it is."""
+        self._unexpected = failures
         self._failures = 0
         self._stopping = False
 
@@ -29,8 +31,13 @@ class Readiness:
     async def watch(self, pool: BrokerPool, admin: AdminClient) -> None:
         """Keep `reason` true to life, until cancelled."""
         while True:
-            self._note(await self._what_fails(pool, admin))
-            await asyncio.sleep(limits.BROKER_CHECK_S)
+            try:
+                self._note(await self._what_fails(pool, admin))
+                await asyncio.sleep(limits.BROKER_CHECK_S)
+            except Exception as error:
+                self._unexpected.note(Part.readiness, "cannot tell whether the broker is there", error)
+                self._note(f"failed: {error!r}")
+                await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
 
     async def _what_fails(self, pool: BrokerPool, admin: AdminClient) -> str | None:
         try:

@@ -18,6 +18,7 @@ from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, Subscriptio
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import chunk_of
 from tracker import EARLIEST, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key
 from tracker.keys import time_bound
@@ -28,11 +29,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the entries of an owned topic partition come from: `fetch` reads those again that are in neither other."""
+    """Where the entries of an owned topic partition come from: `fetch` reads those again that are in neither other.
+
+    `tasks`: of the time as owner, which ends by their failures.
+    """
 
     index: TopicIndex
     tail: TailBuffer
     fetch: Fetch
+    tasks: Tasks
 
 
 class Parts(NamedTuple):
@@ -59,7 +64,13 @@ class Outlet:
         self.polled = EARLIEST
         """The broker's mark-delete position as last heard of."""
         self.refetch = Refetch(
-            parts.dispatcher.replay, source.fetch, parts.wake, self._on_gone, self._on_unread, parts.randbits
+            parts.dispatcher.replay,
+            source.fetch,
+            parts.wake,
+            self._on_gone,
+            self._on_unread,
+            source.tasks,
+            parts.randbits,
         )
         self._parts = parts
         self._source = source
@@ -67,6 +78,10 @@ class Outlet:
         self._delays = delays
         self._ready = ReadyQueue()
         self._last_now_ms = 0
+
+    def guarded(self, callback: Callable[[Position], None]) -> Callable[[Position], None]:
+        """A callback whose failure ends the time as owner, and nothing of whoever calls it."""
+        return self._source.tasks.guarded(callback)
 
     def forget(self) -> None:
         """Of what was handed out, or was about to be, nothing is known any more."""

@@ -21,13 +21,15 @@ class Pump:
         now_ms: Callable[[], int],
         now_ns: Callable[[], int],
         index: TopicIndex,
+        on_failed: Callable[[Exception], None],
     ) -> None:
-        """`subscriptions` may change at any time; one wall clock in ms, and in ns."""
+        """`subscriptions` may change at any time; one wall clock in ms, and in ns; `on_failed`: it pumps no more."""
         self._subscriptions = subscriptions
         self._now_ms = now_ms
         self._now_ns = now_ns
         self._loop = asyncio.get_running_loop()
         self._index = index
+        self._on_failed = on_failed
         self._stopped = False
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -61,6 +63,9 @@ class Pump:
                 log.error("cannot read what is due, trying again", reason=str(error))
             self._failing = True
             self._call_later(limits.MAX_TIMER_MS / 1000)
+        except Exception as error:
+            self.stop()
+            self._on_failed(error)
 
     def _send_slice(self, now_ms: int) -> int:
         """Let the subscriptions send, in turn, until a slice is full."""

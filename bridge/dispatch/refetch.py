@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
-import structlog
 from sortedcontainers import SortedDict
 
 from bridge import limits
@@ -18,8 +17,7 @@ from bridge.broker.fetch import Fetched
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.dispatcher import Offer, PositionKey, Redelivery
 from bridge.net.backoff import Backoff
-
-log = structlog.get_logger(__name__)
+from bridge.net.tasks import Tasks
 
 Fetch = Callable[[Sequence[PositionKey]], Awaitable[Fetched]]
 """May raise BrokerError, when nothing could be read."""
@@ -41,10 +39,11 @@ class Refetch:
         on_found: Callable[[], None],
         on_gone: Callable[[PositionKey], None],
         on_failed: Callable[[str], None],
+        tasks: Tasks,
         randbits: RandBits = system_randbits,
     ) -> None:
         """`on_found`: something can be delivered that could not; `on_gone`: the broker has deleted an entry;
-        `on_failed`: a read failed, with the reason, and is tried again.
+        `on_failed`: a read failed, with the reason, and is tried again; `tasks`: of whoever dispatches.
         """
         self.aside: dict[PositionKey, Redelivery] = {}
         """What others go ahead of until it was read."""
@@ -53,6 +52,7 @@ class Refetch:
         self._on_found = on_found
         self._on_gone = on_gone
         self._on_failed = on_failed
+        self._tasks = tasks
         self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
         self._kept: dict[PositionKey, bytes] = {}
         self._room = asyncio.Event()
@@ -121,10 +121,9 @@ class Refetch:
         if len(self._kept) >= limits.REFETCH_BATCH:
             self._kept.clear()
         self._held = positions
-        loop = asyncio.get_running_loop()
-        self._hold_timer = loop.call_later(limits.REFETCH_HOLD_S, self._give_way)
-        self._read_task = loop.create_task(self._read(positions))
-        self._read_task.add_done_callback(self._ended)
+        give_way = self._tasks.guarded(self._give_way)
+        self._hold_timer = asyncio.get_running_loop().call_later(limits.REFETCH_HOLD_S, give_way)
+        self._read_task = self._tasks.spawn(self._read(positions))
         return True
 
     def discard(self, position: PositionKey) -> bool:
@@ -178,17 +177,6 @@ class Refetch:
                 self._on_found()
         self._aside_task = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """One that failed for an unknown reason must not be taken for one at work."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("reading again failed", exc_info=error)
-            if task is self._read_task:
-                self._read_task = None
-                self._give_way()
-            if task is self._aside_task:
-                self._aside_task = None
-                asyncio.get_running_loop().call_later(limits.RETRY_BACKOFF_S[-1], self._put_aside, ())
-
     async def _read_some(self, positions: Sequence[PositionKey]) -> None:
         try:
             fetched = await self._fetch(positions)
@@ -223,8 +211,7 @@ class Refetch:
             if waiting is not None:
                 self.aside[position] = waiting
         if self.aside and self._aside_task is None:
-            self._aside_task = asyncio.get_running_loop().create_task(self._read_aside())
-            self._aside_task.add_done_callback(self._ended)
+            self._aside_task = self._tasks.spawn(self._read_aside())
 
     def _end_hold(self) -> None:
         self._held = ()

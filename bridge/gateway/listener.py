@@ -8,8 +8,9 @@ import structlog
 from bridge import limits
 from bridge.clock import RandBits, system_randbits
 from bridge.gateway.consumers import TrackedTopics
-from bridge.gateway.limited_log import LimitedLog
 from bridge.gateway.session import ClientSession
+from bridge.net.failures import Failures, Part
+from bridge.net.limited_log import LimitedLog
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +22,7 @@ class Gateway:
         self,
         service_url: str,
         topics: TrackedTopics,
+        failures: Failures,
         max_connections: int = limits.MAX_CLIENT_CONNECTIONS,
         randbits: RandBits = system_randbits,
     ) -> None:
@@ -28,6 +30,7 @@ class Gateway:
         self.service_url = service_url
         self.topics = topics
         self.log = LimitedLog()
+        self._failures = failures
         self.randbits = randbits
         self._max_connections = max_connections
         self._sessions: dict[ClientSession, None] = {}  # in the order they came
@@ -69,6 +72,11 @@ class Gateway:
         """Count a session in."""
         self._sessions[session] = None
         return len(self._sessions) <= self._max_connections
+
+    def failed(self, peer: str, error: Exception) -> None:
+        """Tell and count an error that ends a session: a client may cause as many as it likes."""
+        self._failures.counts[Part.client] += 1
+        self.log.critical("client session failed", peer, error)
 
     def closed(self, session: ClientSession) -> None:
         """Count a session out."""

@@ -6,17 +6,15 @@ away, everything is closed, and the client's own reconnection does the rest.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar, cast
-
-import structlog
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
-from bridge.gateway.limited_log import LimitedLog
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.openings import Openings
 from bridge.gateway.producers import SessionProducers
@@ -27,14 +25,16 @@ from bridge.gateway.requests import (
     Answered,
     RequestsInFlight,
     body_of,
-    is_gateways_own,
     request_id_of,
 )
-from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE, OwnRequests
+from bridge.gateway.server_frames import SERVER_HANDLERS, ServerFrames, Shown
+from bridge.gateway.stamping import OwnRequests
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
 from bridge.gateway.upstreams import SessionUpstreams
+from bridge.net.ending import ending
+from bridge.net.limited_log import LimitedLog
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
@@ -44,8 +44,6 @@ from bridge.protocol.pulsar_pb2 import (
     ServerError,
 )
 from tracker import Position
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 _PING = encode_frame(commands.ping())
@@ -64,6 +62,9 @@ class SessionHost(Protocol):
 
     def closed(self, session: "ClientSession") -> None:
         """Count it out."""
+
+    def failed(self, peer: str, error: Exception) -> None:
+        """Tell of an error that nobody thought of; the session ends."""
 
 
 class ClientSession(SlicedReads):
@@ -89,6 +90,9 @@ class ClientSession(SlicedReads):
         self._openings = Openings(
             self, host.topics, self._lookups, self._requests, self._producers, self._consumers, self._own_requests
         )
+        self._server_frames = ServerFrames(
+            self._upstreams, self._lookups, self._own_requests, self._producers, self._consumers
+        )
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
         self._turns = Turns(self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held))
@@ -100,6 +104,7 @@ class ClientSession(SlicedReads):
 
     # -- asyncio.Protocol: the client's side
 
+    @ending
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start waiting for CONNECT."""
         super().connection_made(transport)
@@ -112,6 +117,7 @@ class ClientSession(SlicedReads):
             return
         self._handshake_timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_expired)
 
+    @ending
     def data_received(self, data: bytes) -> None:
         """Relay or handle every frame; a broken one ends the session."""
         self._keep_alive.heard()
@@ -120,6 +126,7 @@ class ClientSession(SlicedReads):
         except ProtocolError as error:
             self.end(str(error), error=True)
 
+    @ending
     def pause_writing(self) -> None:
         """The client does not read: let the brokers wait, and the subscriptions know at once."""
         self.writable = False
@@ -128,6 +135,7 @@ class ClientSession(SlicedReads):
         for consumer in self._consumers.tracked.values():
             self._host.topics.flow(consumer, 0)
 
+    @ending
     def resume_writing(self) -> None:
         """The client reads again."""
         self.writable = True
@@ -137,6 +145,7 @@ class ClientSession(SlicedReads):
             self._host.topics.flow(consumer, 0)
         self._turns.go_on()
 
+    @ending
     def connection_lost(self, exc: Exception | None) -> None:
         """Free everything the client held."""
         if self._decoder.buffered and not self._ended:
@@ -145,21 +154,25 @@ class ClientSession(SlicedReads):
         for timer in (self._handshake_timer, self._abort_timer):
             if timer is not None:
                 timer.cancel()
-        self._keep_alive.stop()
-        self._turns.end()
-        for task in self._tasks:
-            task.cancel()
-        self._upstreams.end()
-        self._consumers.end()
-        self._requests.end()
-        self._host.closed(self)
+        with contextlib.ExitStack() as steps:  # the last is the first; each is done, whatever becomes of the others
+            steps.callback(self._let_go_if_idle)
+            steps.callback(self._host.closed, self)
+            steps.callback(self._requests.end)
+            steps.callback(self._consumers.end)
+            steps.callback(self._upstreams.end)
+            for task in self._tasks:
+                steps.callback(task.cancel)
+            steps.callback(self._turns.end)
+            steps.callback(self._keep_alive.stop)
+
+    def _let_go_if_idle(self) -> None:
         if not self._tasks:
             self._let_go()
 
     def _let_go(self) -> None:
         """Of the parts that refer to this one: the collector of cycles comes by once in an hour."""
         del self._turns, self._keep_alive, self._producers, self._consumers, self._upstreams
-        del self._lookups, self._openings
+        del self._lookups, self._openings, self._server_frames
 
     # -- client frames
 
@@ -170,6 +183,8 @@ class ClientSession(SlicedReads):
             self._handle(frame)
         except (ProtocolError, ValueError) as error:
             self.end(str(error), error=True)
+        except Exception as error:
+            self.fail(error)
 
     def _handle(self, frame: Frame) -> None:
         handler, consumer_handler = _CLIENT_HANDLERS.get(frame.type), CONSUMER_HANDLERS.get(frame.type)
@@ -239,8 +254,7 @@ class ClientSession(SlicedReads):
         """Relay to the client what is not for the gateway itself, in one write."""
         out: list[bytes | memoryview] = []
         for frame in frames:
-            handler = _SERVER_HANDLERS.get(frame.type)
-            data = frame.data if handler is None else handler(self, upstream, frame)
+            data = self._shown(upstream, frame)
             if data is not None:
                 out.append(data)
         if out:
@@ -251,11 +265,19 @@ class ClientSession(SlicedReads):
                 if answered is not None:
                     answered(frame.type != BaseCommand.ERROR)
 
+    def _shown(self, upstream: Upstream, frame: Frame) -> Shown:
+        own, handler = _SERVER_HANDLERS.get(frame.type), SERVER_HANDLERS.get(frame.type)
+        if own is not None:
+            return own(self, upstream, frame)
+        return frame.data if handler is None else handler(self._server_frames, upstream, frame)
+
+    @ending
     def on_server_writable(self, writable: bool) -> None:
         """An upstream's buffer is full: stop reading from the client until all have room again."""
         self._upstreams_full += -1 if writable else 1
         self._hold("upstream", self._upstreams_full > 0)
 
+    @ending
     def on_server_lost(self, upstream: Upstream, reason: str) -> None:
         """Without one of its brokers the client starts over."""
         self.end(reason)
@@ -287,70 +309,36 @@ class ClientSession(SlicedReads):
         self._turns.go_on()
         return shown
 
-    def _on_server_pong(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        return frame.data if upstream is self._upstreams.first else None
-
-    def _on_lookup_response(self, upstream: Upstream, frame: Frame) -> None:
-        self._lookups.answered(frame.command().lookupTopicResponse)
-
-    def _on_server_error(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        if not upstream.connected.done():
-            error = frame.command().error
-            upstream.connected.set_exception(BrokerError(error.message, error.error))
-            upstream.connected.exception()
-            return frame.data if upstream is self._upstreams.first else None
-        return self._unless_own(upstream, frame)
-
-    def _on_last_message_id(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        command = frame.command()
-        if self._own_requests.answered(upstream, command.getLastMessageIdResponse.request_id, command):
-            return None
-        own = self._consumers.last_message_id(command.getLastMessageIdResponse)
-        return None if own else frame.data
-
-    def _unless_own(self, upstream: Upstream, frame: Frame) -> memoryview | None:
-        request_id = request_id_of(frame)
-        if not is_gateways_own(request_id):
-            return frame.data
-        self._own_requests.answered(upstream, request_id, frame.command())
-        return None
-
-    def _on_server_close(self, upstream: Upstream, frame: Frame) -> bytes | None:
-        """A broker's CLOSE_… names the next broker; without it the client looks up, and stays with the bridge."""
-        command = frame.command()
-        producer = command.type == BaseCommand.CLOSE_PRODUCER
-        if not producer and command.close_consumer.consumer_id >= STAMP_CONSUMER_ID_BASE:
-            return None  # none of the client's
-        close = command.close_producer if producer else command.close_consumer
-        close.ClearField("assignedBrokerServiceUrl")
-        close.ClearField("assignedBrokerServiceUrlTls")
-        if producer:
-            self._producers.closed_by_broker(upstream, command.close_producer.producer_id)
-        else:
-            self._consumers.closed_by_broker(upstream, command.close_consumer.consumer_id)
-        return encode_frame(command)
-
     # -- ClientWriter
 
+    @ending
     def write_client(self, data: bytes) -> None:
         """Send bytes to the client; dropped when it is gone."""
         if self._transport is not None:
             self._transport.write(data)
 
+    @ending
     def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command to the broker of a consumer."""
         if self._transport is not None:
             self._consumers.send(consumer_id, command)
 
+    @ending
     def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
         """Ask the broker of a consumer for the mark-delete position."""
         if self._transport is not None:
             self._consumers.request_mark_delete(consumer_id, self._lookups.next_request_id(), answer)
 
+    @ending
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
         if self._transport is not None and self._consumers.close(consumer, self._lookups.next_request_id()):
             self.write_client(encode_frame(commands.close_consumer(consumer.consumer_id, BROKER_INITIATED)))
+
+    def fail(self, error: Exception) -> None:
+        """An error that nobody thought of: the client starts over."""
+        self._host.failed(self.peer, error)
+        self.end("internal error")
 
     def end(self, reason: str, error: bool = False) -> None:
         """Close the client's connection; `connection_lost` does the rest. `error`: the client is to blame."""
@@ -368,6 +356,7 @@ class ClientSession(SlicedReads):
         if self._transport is not None:
             self._transport.abort()
 
+    @ending
     def _hold(self, reason: str, held: bool) -> None:
         """Read nothing from the client as long as there is a reason."""
         (self._holds.add if held else self._holds.discard)(reason)
@@ -380,16 +369,19 @@ class ClientSession(SlicedReads):
         transport = self._transport
         return not self.writable and transport is not None and transport.get_write_buffer_size() > limits.CLIENT_UNREAD
 
+    @ending
     def _ping(self) -> None:
         if self._upstreams_full or len(self._tasks) >= limits.CLIENT_TASKS_AT_ONCE:
             self._keep_alive.heard()  # nothing is read from the client, and that is not its fault
         else:
             self.write_client(_PING)
 
+    @ending
     def _vanished(self) -> None:
         self.end(f"nothing came from the client for {2 * limits.KEEP_ALIVE_INTERVAL_S:g} s", error=True)
         self._abort()  # whatever is still to be written: nobody reads it
 
+    @ending
     def _handshake_expired(self) -> None:
         if not self._connected:
             self.end(f"no CONNECT and answer to it within {limits.HANDSHAKE_TIMEOUT_S:g} s", error=True)
@@ -426,11 +418,11 @@ class ClientSession(SlicedReads):
         task.add_done_callback(self._task_done)
         return task
 
+    @ending
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception) and not _is_known(error):
-            log.critical("a client's command failed", peer=self.peer, exc_info=error)
-            self.end("internal error")
+            self.fail(error)
         if self._transport is not None:
             self._turns.go_on()
         elif not self._tasks:
@@ -471,16 +463,9 @@ _OPENINGS: dict[int, Callable[[Openings, Frame], None]] = {
 
 _RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})
 
-_SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], bytes | memoryview | None]] = {
+_SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], Shown]] = {
     BaseCommand.CONNECTED: ClientSession._on_connected,
     BaseCommand.AUTH_CHALLENGE: ClientSession._on_auth_challenge,
-    BaseCommand.PONG: ClientSession._on_server_pong,
-    BaseCommand.LOOKUP_RESPONSE: ClientSession._on_lookup_response,
-    BaseCommand.SUCCESS: ClientSession._unless_own,
-    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: ClientSession._on_last_message_id,
-    BaseCommand.ERROR: ClientSession._on_server_error,
-    BaseCommand.CLOSE_PRODUCER: ClientSession._on_server_close,
-    BaseCommand.CLOSE_CONSUMER: ClientSession._on_server_close,
 }
 
-RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset(_SERVER_HANDLERS) - ANSWERS
+RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset({*_SERVER_HANDLERS, *SERVER_HANDLERS}) - ANSWERS

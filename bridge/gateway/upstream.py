@@ -24,6 +24,9 @@ class UpstreamOwner(Protocol):
     def on_server_frames(self, upstream: "Upstream", frames: list[Frame]) -> None:
         """Frames of one network read, in order. May raise ProtocolError."""
 
+    def fail(self, error: Exception) -> None:
+        """Something went wrong that nobody thought of."""
+
     def on_server_writable(self, writable: bool) -> None:
         """The upstream's write buffer crossed its limits."""
 
@@ -60,6 +63,8 @@ class Upstream(SlicedReads):
         except ProtocolError as error:
             log.error("broker broke the protocol", broker=self.url, reason=str(error))
             self.close()
+        except Exception as error:
+            self._owner.fail(error)
 
     def pause_writing(self) -> None:
         """From asyncio."""

@@ -16,12 +16,15 @@ from bridge.broker.reader import EntryReader
 from bridge.clock import RandBits, system_randbits
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.net.backoff import Backoff
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from tracker import AckSet, Position
 
 log = structlog.get_logger(__name__)
 
-OpenReader = Callable[[Position, Callable[[list[StoredEntry]], None], Callable[[str], None]], Awaitable[EntryReader]]
+OpenReader = Callable[
+    [Position, Callable[[list[StoredEntry]], None], Callable[[Exception], None]], Awaitable[EntryReader]
+]
 
 
 class Feed:
@@ -34,6 +37,7 @@ class Feed:
         tail: TailBuffer,
         open_reader: OpenReader,
         wake: Callable[[], None],
+        tasks: Tasks,
         randbits: RandBits = system_randbits,
     ) -> None:
         """`start`: everything immediate at or below it is acked."""
@@ -42,6 +46,7 @@ class Feed:
         self._tail = tail
         self._open_reader = open_reader
         self._wake = wake
+        self._tasks = tasks
         self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
         self._number: int | None = None  # the next item of the tail buffer; None while reading for itself
         self._queue: deque[StoredEntry] = deque()
@@ -146,7 +151,7 @@ class Feed:
             self._reader = None
         if self._reader is None and self._opening is None:
             self._heard = now
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening = self._tasks.spawn(self._open())
 
     async def _open(self) -> None:
         try:
@@ -195,6 +200,9 @@ class Feed:
         self._grant()
         self._wake()
 
-    def _on_closed(self, reason: str) -> None:
+    def _on_closed(self, error: Exception) -> None:
         self._reader = None
-        self._wake()
+        if isinstance(error, BrokerError):
+            self._wake()
+        else:
+            self._tasks.on_failed(error)

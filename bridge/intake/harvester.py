@@ -33,13 +33,13 @@ class Harvester:
         index: TopicIndex,
         tail: TailBuffer,
         on_harvested: Callable[[], None],
-        on_closed: Callable[[str], None],
+        on_closed: Callable[[Exception], None],
         on_stalled: Callable[[StoreError], None],
         randbits: RandBits = system_randbits,
     ) -> None:
         """Harvest into an index and a tail buffer; `start` begins.
 
-        `on_harvested`: something is new in them; `on_closed`: reading ended, with the reason; `on_stalled`: nothing
+        `on_harvested`: something is new in them; `on_closed`: reading ended, by an error; `on_stalled`: nothing
         can be stored, `resume` is to be called.
         """
         self._topic = topic

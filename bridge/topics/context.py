@@ -9,6 +9,7 @@ from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
 from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
+from bridge.net.failures import Failures
 from bridge.refill.spark_job import SparkSettings
 from tracker import Position, Store
 
@@ -39,6 +40,7 @@ class BridgeContext(NamedTuple):
     synced: Callable[[], Awaitable[bool]]
     """Waits until what is written by now is on disk; False when it cannot be."""
     spark: SparkSettings
+    failures: Failures
     now_ms: Callable[[], int] = wall_clock_ms
     now_ns: Callable[[], int] = wall_clock_ns
     """The same clock, finer."""

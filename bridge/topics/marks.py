@@ -14,6 +14,7 @@ from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.ledgers.cursor_history import UNKNOWN, history_of
 from bridge.ledgers.internal_stats import LedgerState
+from bridge.net.failures import Failures, Part
 
 log = structlog.get_logger(__name__)
 
@@ -21,9 +22,10 @@ log = structlog.get_logger(__name__)
 class Marks:
     """Of all subscriptions that clients of this bridge consume from."""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, failures: Failures) -> None:
         """Ask brokers by `admin`."""
         self._admin = admin
+        self._failures = failures
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._users: Counter[tuple[str, str]] = Counter()
         self._queued: dict[str, asyncio.Task[LedgerState]] = {}
@@ -82,6 +84,11 @@ class Marks:
         self._running[topic] = this
         try:
             return await self._admin.internal_stats(topic)
+        except AdminError:
+            raise
+        except Exception as error:  # whoever waits does without
+            self._failures.note(Part.marks, "cannot tell whether cursors are marked", error, topic=topic)
+            raise AdminError(f"failed: {error!r}") from error
         finally:
             if self._running.get(topic) is this:
                 del self._running[topic]

@@ -1,5 +1,6 @@
 """The tracked subscriptions of one topic partition, dispatched here or not."""
 
+import contextlib
 from collections.abc import Callable
 
 from bridge.clock import RandBits
@@ -32,8 +33,9 @@ class Subscriptions(dict[str, TrackedSubscription]):
 
     def stop(self) -> None:
         """Dispatch none of them any more."""
-        for subscription in self.values():
-            subscription.stop()
+        with contextlib.ExitStack() as each:  # whatever becomes of the others
+            for subscription in self.values():
+                each.callback(subscription.stop)
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients look up anew."""

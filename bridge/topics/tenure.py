@@ -1,6 +1,7 @@
 """The time as owner of a topic partition: all that there is only while this bridge dispatches it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,7 @@ from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
 from bridge.operate.outlook import Outlook
 from bridge.operate.steering import Steering
@@ -37,6 +39,10 @@ EXPECTED = (BrokerError, AdminError, StoreError)
 """What may go wrong without anything being wrong here: the topic partition is served anew."""
 
 
+class Failed(Exception):
+    """An error that nobody thought of; it was told, and counted."""
+
+
 class Tenure:
     """Made when ownership is won: `start`, `run` until it is over, `end`. Its tasks are its own and end with it."""
 
@@ -58,7 +64,9 @@ class Tenure:
         tail = TailBuffer(index.harvested_position)
         self.ownership = ownership
         self.index = index
-        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index)
+        self.failed = False
+        """An error that nobody thought of: nothing that is known in memory is to be believed."""
+        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index, self.fail)
         self.durability = Durability(ownership, context, index, book, subscriptions)
         self._context = context
         self._book = book
@@ -102,7 +110,8 @@ class Tenure:
             self._gaps,
             book,
             passing,
-            self.spawn,
+            self._work,
+            self._chores,
             self._cannot_store,
             self.pump.wake,
         )
@@ -118,7 +127,7 @@ class Tenure:
     async def run(self, closing: asyncio.Event) -> None:
         """Until the broker elects another one, nobody is connected any more, or `closing` is set.
 
-        Raises what one of its tasks ended by.
+        Raises what one of its tasks ended by; `Failed` for what is not `EXPECTED`.
         """
         stopped = self._chores.spawn(closing.wait())
         for chore in (self._keep_checkpoints, self._look_after_reading, self._maintain, self._let_go):
@@ -133,13 +142,15 @@ class Tenure:
 
     async def end(self) -> None:
         """Stop dispatching, and wait for the tasks."""
-        self.pump.stop()
-        self.stop_subscriptions()
-        self.harvester.close()
         if not self._over.done():
             self._over.set_result(None)
-        await self._chores.end()
-        await self._work.end()
+        async with contextlib.AsyncExitStack() as steps:  # the last is the first; each is done, whatever the others do
+            steps.push_async_callback(self._work.end)
+            steps.push_async_callback(self._chores.end)
+            steps.callback(self.harvester.close)
+            steps.callback(self._subscriptions.stop)
+            steps.callback(self.durability.persist_views)
+            steps.callback(self.pump.stop)
 
     def stop_subscriptions(self) -> None:
         """Dispatch no more; what is known of acks is written."""
@@ -152,14 +163,18 @@ class Tenure:
 
     def fail(self, error: Exception) -> None:
         """Something ended by an error, and left undone for ever what it was there for: begin again."""
+        if not isinstance(error, EXPECTED) and not self.failed:
+            self.failed = True
+            self._context.failures.note(Part.topic, "the topic failed", error, topic=self.ownership.topic)
         if not self._over.done():
-            self._over.set_exception(error)
+            self._over.set_exception(Failed(repr(error)) if self.failed else error)
             self._over.exception()  # seen, also when nobody waits any more
-        elif not isinstance(error, EXPECTED):
-            log.critical("another task of the topic failed", topic=self.ownership.topic, exc_info=error)
 
-    def _on_harvester_closed(self, reason: str) -> None:
-        self.ownership.give_up(f"harvester: {reason}")
+    def _on_harvester_closed(self, error: Exception) -> None:
+        if isinstance(error, BrokerError):
+            self.ownership.give_up(f"harvester: {error}")
+        else:
+            self.fail(error)
 
     # -- subscriptions
 

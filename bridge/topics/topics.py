@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, ParamSpec
 
 import structlog
 
@@ -14,12 +14,15 @@ from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.net.backoff import Backoff
+from bridge.net.failures import Failures, Part
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.topics.context import BridgeContext, Durable
 from bridge.topics.marks import Marks
 from bridge.topics.tracked_topic import TrackedTopic
 from tracker import Store, StoreError
+
+P = ParamSpec("P")
 
 log = structlog.get_logger(__name__)
 
@@ -31,13 +34,14 @@ class SyncLoop:
     that is how the failure is noticed.
     """
 
-    def __init__(self, store: Store, randbits: RandBits = system_randbits) -> None:
+    def __init__(self, store: Store, failures: Failures, randbits: RandBits = system_randbits) -> None:
         """Nothing runs before `run`."""
         self.failure: str | None = None
         """Why nothing is stored at the moment; None when all is well."""
         self.on_recovered: list[Callable[[], None]] = []
         """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
+        self._failures = failures
         self._randbits = randbits
         self._dirty: dict[Durable, None] = {}  # a set whose order is not by chance
         self._waiting: list[asyncio.Future[bool]] = []
@@ -64,7 +68,7 @@ class SyncLoop:
             await self._wake.wait()
             await asyncio.sleep(limits.SYNC_INTERVAL_S)
             self._wake.clear()
-            if await self.sync():
+            if await self._is_synced():
                 continue
             if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
                 backoff.reset()
@@ -72,38 +76,53 @@ class SyncLoop:
             await self._recover()
             self._wake.set()
 
+    async def _is_synced(self) -> bool:
+        try:
+            return await self.sync()
+        except Exception as error:
+            self._failures.note(Part.storage, "a sync failed", error)
+            return False
+
     async def sync(self) -> bool:
         """Sync once what is dirty now; False when that cannot be done."""
         dirty, self._dirty = self._dirty, {}
         waiting, self._waiting = self._waiting, []
+        synced = False
+        try:
+            synced = await self._sync(dirty)
+        finally:
+            if not synced:
+                self._dirty = dirty | self._dirty
+            _answer(waiting, synced)
+        return synced
+
+    async def _sync(self, dirty: Iterable[Durable]) -> bool:
         positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
         try:
             await asyncio.to_thread(self._store.sync)
         except StoreError as error:
-            self._dirty |= dirty
             if self.failure is None:
                 self.failure = self._store.failure or str(error)
                 log.error("nothing can be stored, what is due goes out all the same", reason=self.failure)
-            _answer(waiting, False)
             return False
         if self.failure is not None:
             self.failure = None
             log.info("the data directory can be written again")
         for topic, position in positions:
             topic.on_synced(position)
-        _answer(waiting, True)
         return True
 
     async def _recover(self) -> None:
         try:
             await asyncio.to_thread(self._store.probe)
             self._store.recover()
+            self._recovered_at = asyncio.get_running_loop().time()
+            for call in self.on_recovered:
+                call()
         except StoreError as error:
             log.debug("the data directory cannot be written yet", reason=str(error))
-            return
-        self._recovered_at = asyncio.get_running_loop().time()
-        for call in self.on_recovered:
-            call()
+        except Exception as error:
+            self._failures.note(Part.storage, "the data directory cannot be opened anew", error)
 
 
 def _answer(waiting: list[asyncio.Future[bool]], synced: bool) -> None:
@@ -124,8 +143,10 @@ class Topics:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
-        self._admission = Admission(context.admin.listed_marks, self._admit, context.randbits)
-        self._marks = Marks(context.admin)
+        self._admission = Admission(
+            context.admin.listed_marks, self._admit, self._on_admission_trouble, context.failures, context.randbits
+        )
+        self._marks = Marks(context.admin, context.failures)
 
     def resume(self) -> None:
         """Go on with every topic the data directory knows, before any client asks for it."""
@@ -150,7 +171,7 @@ class Topics:
         self._closing = True
         await self._admission.close()
         for topic in self._topics.values():
-            topic.close()
+            self._do(topic, topic.close)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=2 * limits.CLOSE_TIMEOUT_S)
         for task in self._tasks.values():
@@ -186,7 +207,10 @@ class Topics:
 
     def _admit(self, consumer: TrackedConsumer, early: Early) -> None:
         consumer.admitted = True
-        self._topic(consumer.topic).attach(consumer)
+        topic = self._topic(consumer.topic)
+        if not self._do(topic, topic.attach, consumer):
+            consumer.close()
+            return
         if consumer.passed:
             consumer.pass_through(early.permits)
         else:
@@ -194,23 +218,27 @@ class Topics:
         for ack in early.acks:
             self.acked(consumer, ack)
 
+    def _on_admission_trouble(self, name: str, reason: str | None) -> None:
+        if (topic := self._topics.get(name)) is not None:
+            topic.admission_trouble = reason
+
     def detach(self, consumer: TrackedConsumer) -> None:
         """The consumer is gone."""
         topic = self._topics.get(consumer.topic)
         waited = self._admission.forget(consumer)
         if topic is not None and waited:
-            topic.left_early(consumer.subscription)
+            self._do(topic, topic.left_early, consumer.subscription)
         elif topic is not None:
-            topic.detach(consumer)
+            self._do(topic, topic.detach, consumer)
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits."""
         if (early := self._admission.early(consumer)) is not None:
             early.permits += permits
             return
-        subscription = self._subscription(consumer)
-        if subscription is not None:
-            subscription.flow(consumer, permits)
+        if (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.flow, consumer, permits)
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """An ack was relayed."""
@@ -219,33 +247,33 @@ class Topics:
             if early is not None and len(early.acks) < limits.EARLY_ACKS_MAX:
                 early.acks.append(ack)
             return
-        subscription = self._subscription(consumer)
-        if subscription is not None:
-            subscription.acked(consumer, ack)
+        if (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.acked, consumer, ack)
 
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """Deliver again."""
-        subscription = self._subscription(consumer)
-        if subscription is not None:
-            subscription.redeliver(consumer, positions)
+        if (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.redeliver, consumer, positions)
 
     def seeking(self, consumer: TrackedConsumer) -> None:
         """A seek is on its way."""
-        subscription = self._subscription(consumer)
-        if subscription is not None:
-            subscription.suspend()
+        if (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.suspend)
 
     def sought(self, topic: str, subscription: str) -> None:
         """A seek was answered."""
         known = self._topics.get(topic)
         if known is not None and not self._closing:
-            known.sought(subscription)
+            self._do(known, known.sought, subscription)
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The subscription is deleted."""
         known = self._topics.get(topic)
         if known is not None:
-            known.unsubscribed(subscription)
+            self._do(known, known.unsubscribed, subscription)
 
     async def owner_url(self, topic: str) -> str:
         """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
@@ -256,11 +284,21 @@ class Topics:
 
     def _on_recovered(self) -> None:
         for topic in self._topics.values():
-            topic.on_recovered()
+            self._do(topic, topic.on_recovered)
 
-    def _subscription(self, consumer: TrackedConsumer) -> TrackedSubscription | None:
+    def _do(self, topic: TrackedTopic, act: Callable[P, object], *args: P.args, **named: P.kwargs) -> bool:
+        """Whatever goes wrong in a topic is the topic's alone; returns whether nothing did."""
+        try:
+            act(*args, **named)
+        except Exception as error:
+            topic.fail(error)
+            return False
+        return True
+
+    def _served(self, consumer: TrackedConsumer) -> tuple[TrackedTopic, TrackedSubscription] | None:
         topic = self._topics.get(consumer.topic)
-        return None if topic is None else topic.subscriptions.get(consumer.subscription)
+        subscription = None if topic is None else topic.subscriptions.get(consumer.subscription)
+        return None if topic is None or subscription is None else (topic, subscription)
 
     def _topic(self, name: str) -> TrackedTopic:
         topic = self._topics.get(name)
@@ -273,7 +311,7 @@ class Topics:
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("a tracked topic failed", topic=name, exc_info=error)
+            self._context.failures.note(Part.topic, "the topic failed, and is not tracked any more", error, topic=name)
         if self._closing:
             return
         del self._tasks[name]

@@ -13,6 +13,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.net.backoff import Backoff
+from bridge.net.failures import Part
 from bridge.net.tasks import beside
 from bridge.operate.outlook import Outlook
 from bridge.operate.warnings import OperatorWarning, Severity
@@ -25,7 +26,7 @@ from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough, is_refusal, stand, try_to_read
 from bridge.topics.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
-from bridge.topics.tenure import EXPECTED, Tenure
+from bridge.topics.tenure import EXPECTED, Failed, Tenure
 from tracker import StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,8 @@ class TrackedTopic:
         """REST of the owner, while that is another bridge."""
         self.reason: str | None = None
         """Why the topic partition is not served; None while it is, here or elsewhere."""
+        self.admission_trouble: str | None = None
+        """Why consumers that came wait to be let in; None while they do not."""
         self.subscriptions = Subscriptions(topic, self._wake, lambda: self.outlook.delays, context.randbits)
         self.outlook = Outlook(topic, self.subscriptions)
         self.presence = Presence(topic, context.admin)
@@ -66,9 +69,10 @@ class TrackedTopic:
             started = self._loop.time()
             try:
                 await self._serve_or_pass()
+            except Failed as failed:
+                self.reason = f"failed: {failed}"
             except Exception as error:  # whatever it is: begin again rather than leave the topic alone
-                log.critical("a topic failed, it is served anew", topic=self.topic, exc_info=error)
-                self.reason = f"failed: {error!r}"
+                self._note_failed(error)
             if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
                 backoff.reset()
             with contextlib.suppress(TimeoutError):
@@ -108,6 +112,23 @@ class TrackedTopic:
                     syncing.cancel()
         finally:
             closing.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """What was done here for somebody else failed in a way that nobody thought of: begin again."""
+        if self.tenure is not None:
+            self.tenure.fail(error)
+        else:
+            self._note_failed(error)
+            self._forget_consumers()
+
+    def _note_failed(self, error: Exception) -> None:
+        self._context.failures.note(Part.topic, "the topic failed", error, topic=self.topic)
+        self.reason = f"failed: {error!r}"
+
+    def _forget_consumers(self) -> None:
+        """Their clients subscribe anew, and what they had in hand comes again."""
+        self.send_consumers_away()
+        self.subscriptions.clear()
 
     def _note_failure(self, reason: str | None) -> None:
         """Say once why the topic is not served; with None it is, here or elsewhere."""
@@ -153,7 +174,15 @@ class TrackedTopic:
             if passed or reason is None:
                 return passed
             return [OperatorWarning(Severity.critical, "not-served", f"not served: {reason}")]
-        return self.outlook.warnings(self.index, self._context.now_ms(), self.last_rebuild)
+        waits = []
+        if self.admission_trouble is not None:
+            text = f"consumers wait, the broker's list of them cannot be read: {self.admission_trouble}"
+            waits.append(OperatorWarning(Severity.critical, "not-admitted", text))
+        for name, subscription in self.subscriptions.items():
+            if subscription.trouble is not None:
+                text = f"nothing is delivered, the cursor cannot be read: {subscription.trouble}"
+                waits.append(OperatorWarning(Severity.critical, "not-dispatched", text, name))
+        return waits + self.outlook.warnings(self.index, self._context.now_ms(), self.last_rebuild)
 
     @property
     def last_rebuild(self) -> RebuildStatus | None:
@@ -184,6 +213,13 @@ class TrackedTopic:
             await tenure.start()
             self._note_owned(tenure)
             await tenure.run(self._closing)
+        except (*EXPECTED, Failed):
+            raise
+        except Exception as error:
+            if self.tenure is None:
+                raise
+            self.tenure.fail(error)
+            raise Failed(repr(error)) from error
         finally:
             await self._step_down()
 
@@ -282,10 +318,19 @@ class TrackedTopic:
         ownership, self._ownership = self._ownership, None
         try:
             if tenure is not None:
-                await tenure.end()
+                await self._end(tenure)
         finally:
             if ownership is not None:
                 await ownership.resign(unsubscribe=self.unneeded)
+
+    async def _end(self, tenure: Tenure) -> None:
+        try:
+            await tenure.end()
+        except Exception as error:
+            tenure.fail(error)
+        if tenure.failed:  # as after a restart: nothing that was known in memory is believed
+            self._forget_consumers()
+            self.index = None
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients look up anew."""

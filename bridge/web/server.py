@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from bridge.web.access.control import ACCESS, AccessControl, access_context, check_access
-from bridge.web.access.guards import add_headers, refuse_other_sites
+from bridge.web.access.guards import add_headers, refuse_other_sites, tell_failures
 from bridge.web.metrics.exposition import CONTENT_TYPE
 from bridge.web.metrics.scrape import exposition
 from bridge.web.pages import login_routes, static_files
@@ -33,7 +33,7 @@ TABLES = (
 
 def build_web_app(bridge: Served) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
-    app = web.Application(middlewares=[refuse_other_sites, check_access])
+    app = web.Application(middlewares=[tell_failures, refuse_other_sites, check_access])
     app[BRIDGE] = bridge
     app[ACCESS] = AccessControl(bridge.settings)
     app[ACTIONS] = bridge.actions

@@ -12,7 +12,6 @@ from typing import Any
 
 import pulsar as pulsar_client
 import pytest
-from structlog.testing import capture_logs
 
 from bridge.app import Bridge
 from bridge.broker.admin import AdminClient
@@ -35,7 +34,7 @@ from tests.clients import (
     texts,
 )
 from tests.cluster import PulsarCluster
-from tests.helpers import wait_until, wait_until_async
+from tests.helpers import wait_until
 from tests.raw_client import RawClient, raw_client
 
 COUNT = 200
@@ -366,31 +365,6 @@ async def test_what_the_broker_says_oddly_is_asked_again(
     client.flow(10)
     got = {(await client.message()).consumer_id for _ in range(2)}
     assert got == {1, 2}
-
-
-async def test_a_failing_task_does_not_end_in_silence(bridge_here: InProcessFactory, topic: str) -> None:
-    """Whatever goes wrong in a way that nobody thought of: it is logged, and the topic is served anew."""
-    here = await bridge_here()
-    client = await raw_client(f"pulsar://127.0.0.1:{here.port}")
-    await client.produce(topic)
-    await client.consume(topic)
-    client.flow(10)
-    await client.publish(b"one", sequence_id=1)
-    await client.message()
-    tracked = tracked_topic(here, topic)
-
-    async def failing() -> None:
-        raise KeyError("unheard of")
-
-    with capture_logs() as logged:
-        tracked.tenure.spawn(failing())
-        await wait_until_async(lambda: tracked.role != "owner", "the topic is given up")
-    assert any(each["log_level"] == "critical" and "unheard of" in repr(each["exc_info"]) for each in logged)
-    await wait_until_async(lambda: tracked.role == "owner", "the topic is served again")
-    await client.publish(b"two", sequence_id=2)
-    payloads: set[bytes] = set()
-    while b"two" not in payloads:
-        payloads.add((await client.message()).payload)
 
 
 def tracked_topic(here: Bridge, topic: str) -> Any:

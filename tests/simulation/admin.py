@@ -24,6 +24,7 @@ class SimulatedAdmin(AdminClient):
         """Nothing is opened."""
         self._web_url = "http://simulated"
         self.clock_offset_s = None
+        self.failures = 0
         self._cluster = cluster
         self._chance = chance
         self.latency_s = (0.0005, 0.01)

@@ -15,6 +15,7 @@ from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.permits import Permits
 from tests.helpers import wait_until_async
@@ -73,14 +74,15 @@ class Scene:
         self.acks = AckSet(start)
         self.tail = TailBuffer(tail_start, max_entries=max_entries)
         self.readers: list[FakeReader] = []
-        self.closers: list[Callable[[str], None]] = []
+        self.closers: list[Callable[[Exception], None]] = []
         self.refuse = 0
         self.woken = 0
+        self.failed: list[Exception] = []
         self._harvested = tail_start.entry + 1
-        self.feed = Feed(start, self.acks, self.tail, self.open, self.wake)
+        self.feed = Feed(start, self.acks, self.tail, self.open, self.wake, Tasks(self.failed.append))
 
     async def open(
-        self, after: Position, on_entries: Callable[[list[StoredEntry]], None], on_closed: Callable[[str], None]
+        self, after: Position, on_entries: Callable[[list[StoredEntry]], None], on_closed: Callable[[Exception], None]
     ) -> EntryReader:
         await asyncio.sleep(0)
         if self.refuse:
@@ -289,7 +291,7 @@ async def test_a_reader_that_is_lost_is_replaced() -> None:
     await settle()
     scene.read(4)
     scene.readers[0].closed = True
-    scene.closers[0]("unloaded")
+    scene.closers[0](BrokerError("unloaded"))
     assert scene.take() == [0, 1, 2, 3]
     assert scene.take() == []
     await settle()
@@ -398,7 +400,7 @@ async def _any_order(steps: list[str], amounts: list[int], behind: int) -> None:
             await settle()
         elif step == "lose" and scene.readers and not scene.readers[-1].closed:
             scene.readers[-1].closed = True
-            scene.closers[-1]("lost")
+            scene.closers[-1](BrokerError("lost"))
         before, checkpoint = checkpoint, scene.feed.checkpoint()
         assert checkpoint >= before
         assert not [n for n in wanted(scene) if n <= checkpoint.entry and n not in acked]

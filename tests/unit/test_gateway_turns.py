@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from bridge import limits
-from bridge.gateway.limited_log import LimitedLog
 from bridge.gateway.turns import Turns
+from bridge.net.limited_log import LimitedLog
 from bridge.protocol.frames import Frame
 from tests.helpers import wait_until_async
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 from sortedcontainers import SortedDict
-from structlog.testing import capture_logs
 
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.dispatcher import PositionKey, Redelivery
 from bridge.dispatch.refetch import Refetch
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from tests.helpers import wait_until_async
 
@@ -32,7 +32,9 @@ class Scene:
         self.woken = 0
         self.gone: list[PositionKey] = []
         self.reasons: list[str] = []
-        self.refetch = Refetch(self.replay, self.fetch, self.wake, self.gone.append, self.reasons.append)
+        self.failed: list[Exception] = []
+        tasks = Tasks(self.failed.append)
+        self.refetch = Refetch(self.replay, self.fetch, self.wake, self.gone.append, self.reasons.append, tasks)
 
     def wake(self) -> None:
         self.woken += 1
@@ -133,18 +135,22 @@ async def test_a_read_that_takes_long_lets_the_others_go_ahead() -> None:
     scene.refetch.clear()
 
 
-async def test_a_defect_in_reading_is_told_and_stops_nothing() -> None:
+@pytest.mark.parametrize("where", ["read", "held back", "aside"])
+async def test_a_defect_is_told_to_whoever_dispatches(where: str) -> None:
     scene = Scene(1, 2, 3)
-    scene.refetch._fetch = None  # type: ignore[assignment]
-    with capture_logs() as logs:
-        assert scene.pump(at_hand=[3]) == []
-        await settle()
-    assert "reading again failed" in [line["event"] for line in logs]
-    assert scene.pump(at_hand=[3]) == [3]
-    scene.refetch._fetch = scene.fetch
-    scene.replay[1, 4] = WAITING
-    await wait_until_async(lambda: not (scene.pump() or scene.replay or scene.refetch.aside))
+    broken = {"read": "_fetch", "held back": "_on_found", "aside": "_settle"}[where]
+    if where != "read":
+        scene.answers.clear()
+    if where == "aside":
+        assert scene.pump() == []
+        await wait_until_async(lambda: bool(scene.refetch.aside))
+        scene.answers.set()
+    setattr(scene.refetch, broken, None)
+    scene.pump()
+    await wait_until_async(lambda: bool(scene.failed))
+    assert isinstance(scene.failed[0], TypeError)
     scene.refetch.clear()
+    await settle()
 
 
 async def test_one_that_always_fails_does_not_keep_the_others_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from bridge import limits as bridge_limits
+from bridge.net.failures import Failures
 from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
@@ -448,7 +449,7 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
     monkeypatch.setattr(faulty, "probe", probe)
     monkeypatch.setattr(bridge_limits, "RETRY_BACKOFF_S", (0.01,))
     topic = OneTopic(faulty)
-    syncing = SyncLoop(faulty)
+    syncing = SyncLoop(faulty, Failures())
     syncing.on_recovered.append(topic.on_recovered)
     running = asyncio.get_running_loop().create_task(syncing.run())
     topic.write()

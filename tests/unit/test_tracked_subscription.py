@@ -14,6 +14,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandMessage
@@ -51,6 +52,10 @@ class Writer:
         return [message.message_id.entryId for message in sent]
 
 
+def fail(error: Exception) -> None:
+    raise AssertionError("nothing fails") from error
+
+
 class Scene:
     """A topic of batches in one ledger, some delayed, all harvested; a subscription with one consumer."""
 
@@ -68,15 +73,15 @@ class Scene:
         self.writer = Writer()
         self.consumer = TrackedConsumer(cast(Any, self.writer), TOPIC, "s", 1, "c", 0, "mark")
         self.subscription.add_consumer(self.consumer)
-        acks = AckSet(START)
+        acks, tasks = AckSet(START), Tasks(fail)
 
         def make_feed(view: SubscriptionView) -> Feed:
-            return Feed(START, view.acks, tail, cast(Any, None), lambda: None)
+            return Feed(START, view.acks, tail, cast(Any, None), lambda: None, tasks)
 
         async def fetch(positions: Sequence[PositionKey]) -> Fetched:
             raise AssertionError(f"everything is at hand, {positions} too")
 
-        source = Source(index, tail, fetch)
+        source = Source(index, tail, fetch, tasks)
         self.subscription.start(source, CursorReading(acks, UNKNOWN, False), make_feed, 0)
 
     def pump(self, now_ms: int, permits: int = 0) -> list[int]:

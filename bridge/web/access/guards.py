@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from bridge.config import LOOPBACK
+from bridge.net.failures import Part
 from bridge.web.request.parameters import refused
 from bridge.web.request.served import BRIDGE
 
@@ -35,6 +36,19 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")
+
+
+@web.middleware
+async def tell_failures(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with 500, tell and count what nobody thought of."""
+    try:
+        return await handler(request)
+    except (web.HTTPException, ConnectionError):  # the latter: whoever asked is gone
+        raise
+    except Exception as error:
+        failures = request.app[BRIDGE].failures
+        failures.note(Part.web, "a request failed", error, method=request.method, path=request.path)
+        raise refused(web.HTTPInternalServerError, "internal error, see the log") from error
 
 
 @web.middleware

@@ -11,6 +11,7 @@ from bridge import limits
 from bridge.clock import wall_clock_ms
 from bridge.dispatch.dispatcher import Again
 from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
+from bridge.net.failures import Part
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.metrics.exposition import Exposition, Family, escaped, labels_text
@@ -34,6 +35,8 @@ FAMILIES = (
     Family("client_connections", "gauge", "Connections of clients.", BRIDGE),
     Family("broker_connections", "gauge", "Connections to brokers: the bridge's own and those of clients.", BRIDGE),
     Family("clock_offset_seconds", "gauge", "How far at least the broker's clock is ahead of this machine's.", BRIDGE),
+    Family("failures_total", "counter", "Unexpected errors, by the part that began anew.", (*BRIDGE, "part")),
+    Family("admin_failures_total", "counter", "Calls of the admin interface without a readable answer.", BRIDGE),
     Family("storage_failed", "gauge", "1 while nothing can be stored; what is due is delivered all the same.", BRIDGE),
     Family("disk_free_bytes", "gauge", "Free bytes where the data directory is.", BRIDGE),
     Family("disk_total_bytes", "gauge", "Bytes of the disk where the data directory is.", BRIDGE),
@@ -115,6 +118,9 @@ async def _bridge_samples(told: Exposition, bridge: Served, cluster: str) -> Non
     told.add("broker_connections", labels, bridge.broker_connections)
     if bridge.clock_offset_s is not None:
         told.add("clock_offset_seconds", labels, bridge.clock_offset_s)
+    told.add("admin_failures_total", labels, bridge.admin_failures)
+    for part in Part:
+        told.add("failures_total", f'{labels},part="{part}"', bridge.failures.counts[part])
     failed = bridge.topics is not None and bridge.topics.storage_failure is not None
     told.add("storage_failed", labels, int(failed))
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
+from bridge.net.failures import Failures
 from bridge.operate.action_log import ActionLog
 from bridge.topics.topics import Topics
 
@@ -50,6 +51,14 @@ class Served(Protocol):
     @property
     def clock_offset_s(self) -> float | None:
         """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
+
+    @property
+    def failures(self) -> Failures:
+        """Errors that nobody thought of."""
+
+    @property
+    def admin_failures(self) -> int:
+        """Calls of the broker's admin interface without an answer that can be read."""
 
     @property
     def broker_connections(self) -> int:

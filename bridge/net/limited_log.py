@@ -32,6 +32,11 @@ class LimitedLog:
         if self._may(event, peer, kind):
             log.warning(event, peer=peer, reason=reason[:REASON_MAX], **values)
 
+    def critical(self, event: str, peer: str, error: BaseException) -> None:
+        """An error that nobody thought of, with all that is known of it."""
+        if self._may(event, peer, type(error).__name__):
+            log.critical(event, peer=peer, exc_info=error)
+
     def close(self) -> None:
         """Tell what was left out so far."""
         for key, timer in list(self._timers.items()):

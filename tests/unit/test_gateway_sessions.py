@@ -1,0 +1,231 @@
+"""An error that nobody thought of ends the session that it happens in, loudly, and no other."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from bridge import limits
+from bridge.gateway.listener import Gateway
+from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.net.failures import Failures, Part
+from bridge.protocol import commands
+from bridge.protocol.frames import Frame, encode_frame
+from bridge.protocol.pulsar_pb2 import BaseCommand
+from tests.fake_broker import FakeBroker
+from tests.helpers import wait_until_async
+from tests.raw_client import RawClient, raw_client
+
+TOPIC = "persistent://public/default/t"
+
+
+class Boom(Exception):
+    pass
+
+
+def boom(*_: object) -> Any:
+    raise Boom
+
+
+class NoTopics:
+    """Nothing is dispatched: what the gateway tells is noted."""
+
+    def __init__(self) -> None:
+        self.attached: list[TrackedConsumer] = []
+        self.flow: Callable[..., None] = lambda *_: None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+    def attach(self, consumer: TrackedConsumer) -> None:
+        self.attached.append(consumer)
+
+    def detach(self, consumer: TrackedConsumer) -> None:
+        self.attached.remove(consumer)
+
+    @asynccontextmanager
+    async def attaching(self, *_: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, bool]]]:
+        async def never() -> bool:
+            return False
+
+        yield never
+
+    async def owner_url(self, topic: str) -> str:
+        return "pulsar://127.0.0.1:1"
+
+
+class Scene:
+    def __init__(self, broker: FakeBroker, gateway: Gateway, topics: NoTopics, failures: Failures, url: str) -> None:
+        self.broker, self.gateway, self.topics, self.failures, self.url = broker, gateway, topics, failures, url
+
+    async def client(self) -> tuple[RawClient, Any]:
+        """A client, and its session."""
+        before = set(self.gateway._sessions)
+        client = await raw_client(self.url)
+        (session,) = set(self.gateway._sessions) - before
+        return client, session
+
+
+@pytest_asyncio.fixture
+async def scene() -> AsyncIterator[Scene]:
+    topics, failures = NoTopics(), Failures()
+    async with FakeBroker() as broker:
+        gateway = Gateway(broker.url, topics, failures)
+        bound = socket.create_server(("127.0.0.1", 0))
+        bound.setblocking(False)
+        await gateway.start(bound)
+        yield Scene(broker, gateway, topics, failures, f"pulsar://127.0.0.1:{bound.getsockname()[1]}")
+        await gateway.close()
+
+
+class Unwritable:
+    """A transport that takes nothing."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        raise Boom
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class NoNumber:
+    __bool__ = __gt__ = __add__ = boom
+
+
+def a_command(scene: Scene, client: RawClient, session: Any) -> None:
+    session._producers.on_send = boom
+    session._on_client_frame(Frame(BaseCommand.SEND, memoryview(b"")))
+
+
+def bytes_of_the_client(scene: Scene, client: RawClient, session: Any) -> None:
+    session._decoder.feed = boom
+    client.send(BaseCommand(type=BaseCommand.PING, ping={}))
+
+
+def what_a_broker_says(scene: Scene, client: RawClient, session: Any) -> None:
+    session._lookups.answered = boom
+    (upstream,) = session._upstreams.all()
+    upstream.data_received(encode_frame(commands.lookup_connect(1, "pulsar://b:1", authoritative=True)))
+
+
+def what_the_topics_send(scene: Scene, client: RawClient, session: Any) -> None:
+    session._transport = Unwritable(session._transport)
+    session.write_client(b"")
+
+
+def its_keep_alive(scene: Scene, client: RawClient, session: Any) -> None:
+    session._upstreams_full = NoNumber()
+    session._keep_alive._ping()
+    session._upstreams_full = 0
+
+
+def a_client_that_does_not_read(scene: Scene, client: RawClient, session: Any) -> None:
+    scene.topics.flow = boom
+    session.pause_writing()
+    session.writable = True
+
+
+def a_client_that_reads_again(scene: Scene, client: RawClient, session: Any) -> None:
+    scene.topics.flow = boom
+    session.resume_writing()
+
+
+def a_broker_that_does_not_read(scene: Scene, client: RawClient, session: Any) -> None:
+    session.hold_reads = boom
+    (upstream,) = session._upstreams.all()
+    upstream.pause_writing()
+
+
+def an_ack_of_its_own(scene: Scene, client: RawClient, session: Any) -> None:
+    session._consumers.send = boom
+    scene.topics.attached[0].acknowledge([(1, 1)])
+
+
+def the_end_of_a_consumer(scene: Scene, client: RawClient, session: Any) -> None:
+    session._consumers.close = boom
+    scene.topics.attached[0].close()
+
+
+WAYS = (
+    a_command,
+    bytes_of_the_client,
+    what_a_broker_says,
+    what_the_topics_send,
+    its_keep_alive,
+    a_client_that_does_not_read,
+    a_client_that_reads_again,
+    a_broker_that_does_not_read,
+    an_ack_of_its_own,
+    the_end_of_a_consumer,
+)
+
+
+@pytest.mark.parametrize("act", WAYS, ids=lambda each: each.__name__)
+async def test_whatever_fails_ends_the_session(scene: Scene, act: Callable[[Scene, RawClient, Any], None]) -> None:
+    client, session = await scene.client()
+    await client.consume(TOPIC)
+    await wait_until_async(lambda: len(scene.topics.attached) == 1, "the consumer")
+    other, _ = await scene.client()
+    with capture_logs() as logged:
+        act(scene, client, session)
+        await client.closed_by_peer()
+    assert scene.failures.counts == {Part.client: 1}
+    told = [each for each in logged if each["log_level"] == "critical"]
+    assert [(each["event"], each["peer"], type(each["exc_info"])) for each in told] == [
+        ("client session failed", session.peer, Boom)
+    ]
+    await wait_until_async(lambda: scene.gateway.connections == 1, "the session is counted out")
+    await wait_until_async(lambda: scene.broker.connections == 1, "its connections to brokers are closed")
+    assert not scene.topics.attached
+    assert (await other.lookup(TOPIC)).lookupTopicResponse.brokerServiceUrl
+    await other.close()
+
+
+async def test_a_task_that_fails_ends_the_session(scene: Scene) -> None:
+    client, session = await scene.client()
+    session._lookups.resolve = boom
+    with capture_logs() as logged:
+        client.send(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic={"topic": TOPIC, "request_id": 1}))
+        await client.closed_by_peer()
+    assert scene.failures.counts == {Part.client: 1}
+    assert [each["event"] for each in logged if each["log_level"] == "critical"] == ["client session failed"]
+
+
+@pytest.mark.parametrize("part", ["_keep_alive.stop", "_turns.end", "_upstreams.end", "_requests.end"])
+async def test_what_a_session_held_is_free_whatever_fails_on_its_end(scene: Scene, part: str) -> None:
+    client, session = await scene.client()
+    await client.consume(TOPIC)
+    await wait_until_async(lambda: len(scene.topics.attached) == 1, "the consumer")
+    holder, _, name = part.partition(".")
+    right = getattr(getattr(session, holder), name)
+
+    def fails() -> None:
+        right()
+        raise Boom
+
+    setattr(getattr(session, holder), name, fails)
+    await client.close()
+    await wait_until_async(lambda: scene.gateway.connections == 0, "the session is counted out")
+    assert not scene.topics.attached
+    assert scene.failures.counts == {Part.client: 1}
+    await wait_until_async(lambda: scene.broker.connections == 0, "its connections to brokers are closed")
+
+
+async def test_log_lines_of_failing_sessions_are_limited(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_LINES_AT_ONCE", 2)
+    with capture_logs() as logged:
+        for _ in range(5):
+            client, session = await scene.client()
+            session.fail(Boom())
+            await client.closed_by_peer()
+    assert scene.failures.counts[Part.client] == 5
+    assert len([each for each in logged if each["event"] == "client session failed"]) == 2
+    await asyncio.sleep(0)
