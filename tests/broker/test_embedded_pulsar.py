@@ -29,6 +29,8 @@ print(broker.pid, broker.data_dir, broker.web_url, flush=True)
 time.sleep(600)
 """
 
+LONG_FORM = pytest.mark.skipif(os.environ.get("DELAY_BRIDGE_LONG") != "1", reason="part of the long form")
+
 
 def admin(broker: EmbeddedPulsar | PulsarCluster, path: str) -> Any:
     with urllib.request.urlopen(f"{broker.web_url}/admin/v2/{path}", timeout=10) as answer:
@@ -101,6 +103,7 @@ def test_killed_broker_comes_back_with_its_data(private_pulsar: EmbeddedPulsar, 
         private_pulsar.start()
 
 
+@LONG_FORM
 def test_named_data_folder_is_kept_for_the_next_one(tmp_path: Path, topic: str) -> None:
     with EmbeddedPulsar(tmp_path / "data") as broker:
         send(broker, topic, b"kept")
@@ -134,7 +137,7 @@ def test_taken_port_is_named() -> None:
             EmbeddedPulsar(web_port=port).start()
 
 
-@pytest.mark.parametrize("lost", [0, 2], ids=["broker", "bookie"])
+@pytest.mark.parametrize("lost", [0, pytest.param(2, marks=LONG_FORM)], ids=["broker", "bookie"])
 def test_port_lost_to_another_process_is_replaced(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as faster:
         taken = free_ports(3)
