@@ -10,7 +10,7 @@ REPORTS := build/reports
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: simulate mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
+.PHONY: test-failed simulate mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -27,6 +27,9 @@ demo: $(STAMP)   ## a real Pulsar, the bridge in front, delayed messages on time
 
 test: $(STAMP)   ## everything a change must pass, in processes side by side: much of it is waiting
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --junitxml=$(REPORTS)/test.xml $(ARGS)
+
+test-failed: $(STAMP) ## what failed in the last run, once more and alone
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --junitxml=$(REPORTS)/test-failed.xml $(ARGS)
 
 fast: $(STAMP)   ## what can be known within a minute and without Java: style, types, unit and model tests
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target style types fast-tests fast-seeds
