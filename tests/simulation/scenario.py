@@ -73,7 +73,7 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await inflict(world, faults)
     world.tell("PEACE")
     _heal(world)
-    await _within(world, publishing.done, "everything is published")
+    await _within(world, publishing.done, "everything is published", world.loop.time() + SETTLES_S + size.seconds)
     await _within(world, lambda: not world.account.owed(), "what is owed comes")
     await _probe(world)
     watching.cancel()
@@ -141,8 +141,8 @@ async def _publish(world: World, size: Size) -> None:
         await asyncio.sleep(chance.uniform(0, 2) * burst * size.seconds / size.messages)
 
 
-async def _within(world: World, done: Any, what: str) -> None:
-    ends = world.loop.time() + SETTLES_S
+async def _within(world: World, done: Any, what: str, ends: float | None = None) -> None:
+    ends = world.loop.time() + SETTLES_S if ends is None else ends
     while not done():
         await asyncio.sleep(0.5)
         world.check()
