@@ -4,12 +4,15 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from bridge.app import Bridge
 from bridge.cli.garbage import collect_when_quiet
 from bridge.config import Settings
+from bridge.net.failures import Part
+from bridge.net.tasks import Tasks
 from tracker.store.private_files import UMASK
 
 try:
@@ -44,11 +47,12 @@ async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> No
             await asyncio.gather(starting, return_exceptions=True)
             return
         await starting
-        collecting = asyncio.create_task(collect_when_quiet(bridge.delivered))
+        beside = Tasks(partial(bridge.failures.note, Part.elsewhere, "the interpreter collects garbage as it likes"))
+        beside.spawn(collect_when_quiet(bridge.delivered))
         if on_up is not None:
             on_up(bridge)
         await waiting
-        collecting.cancel()
+        await beside.end()
         await bridge.stop()
     finally:
         waiting.cancel()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from bridge.clock import RandBits
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.gateway.tracked_consumer import TrackedConsumer
 
 
 class Subscriptions(dict[str, TrackedSubscription]):
@@ -39,6 +40,9 @@ class Subscriptions(dict[str, TrackedSubscription]):
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients look up anew."""
-        for subscription in self.values():
-            for state in list(subscription.dispatcher.consumers):
-                state.consumer.close()
+        for consumer in self.consumers():
+            consumer.close()
+
+    def consumers(self) -> list[TrackedConsumer]:
+        """Those that are attached."""
+        return [state.consumer for subscription in self.values() for state in subscription.dispatcher.consumers]

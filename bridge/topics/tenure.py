@@ -290,7 +290,7 @@ class Tenure:
         index, now_ms = self.index, self._context.now_ms
         # A subscription made while the broker is asked is not in its answer.
         before = index.views()
-        attached = [state.consumer for one in self._subscriptions.values() for state in one.dispatcher.consumers]
+        attached = self._subscriptions.consumers()
         try:
             stats = await self._outlook.ask_broker(self._context.admin, index.harvested_position)
         except AdminError as error:

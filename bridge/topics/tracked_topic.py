@@ -127,8 +127,10 @@ class TrackedTopic:
 
     def _forget_consumers(self) -> None:
         """Their clients subscribe anew, and what they had in hand comes again."""
-        self.send_consumers_away()
-        self.subscriptions.clear()
+        consumers = self.subscriptions.consumers()
+        self.subscriptions.clear()  # first: what failed must not be asked again to let them go
+        for consumer in consumers:
+            consumer.close()
 
     def _note_failure(self, reason: str | None) -> None:
         """Say once why the topic is not served; with None it is, here or elsewhere."""

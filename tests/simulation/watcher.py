@@ -66,8 +66,10 @@ class Watcher:
             raise Broken(f"{sender} dispatches, {now - self._elected[1]:.0f} s after {name} was elected")
 
     def look(self) -> None:
-        """Nobody holds more than the limits say."""
+        """Nobody holds more than the limits say, and nothing goes wrong in a way that nobody thought of."""
         for bridge in self._world.bridges:
+            if bridge.core is not None and bridge.alive and bridge.core.failures.counts:
+                raise Broken(f"{bridge.host.name} failed: {dict(bridge.core.failures.counts)}")
             topics = [] if bridge.core is None or not bridge.alive else bridge.core.topics.all()
             for topic in topics:
                 for name, held, most in _held(topic):

@@ -9,15 +9,18 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
 from yarl import URL
 
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.net.failures import Part
 from bridge.web.access.callers import role_in
 from bridge.web.access.control import ALWAYS_OPEN, actor_of
 from bridge.web.access.guards import HEADERS, host_name
 from bridge.web.access.sessions import Sessions
+from bridge.web.request.served import BRIDGE
 from bridge.web.server import build_web_app
 from tests.secured import token_of
 
@@ -302,3 +305,17 @@ def test_the_host_of_an_authority() -> None:
         "::1",
         "",
     ]
+
+
+async def test_a_request_that_fails_is_answered_told_and_counted(connect: Connect, tmp_path: Path) -> None:
+    """Metrics tell how full the disk is, and there is none."""
+    client = await connect(data_dir=tmp_path / "gone")
+    with capture_logs() as logged:
+        async with client.get("/metrics") as answer:
+            assert (answer.status, await answer.json()) == (500, {"reason": "internal error, see the log"})
+    bridge = client.app[BRIDGE]
+    assert bridge.failures.counts == {Part.web: 1}
+    (line,) = logged
+    assert (line["log_level"], line["path"], type(line["exc_info"])) == ("critical", "/metrics", FileNotFoundError)
+    assert await status_of(client, "GET", "/nowhere") == 404
+    assert bridge.failures.counts == {Part.web: 1}

@@ -6,7 +6,6 @@ topics leaves out what `visible_topics` leaves out.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -18,6 +17,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from bridge.config import Settings
+from bridge.net.tasks import all_of
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.callers import Caller, PulsarRules, Rules, TokenRules, Unrestricted
@@ -158,7 +158,7 @@ async def visible_names(
         return wanted
     known = {name: caller.rules.remembers_seeing(caller, name) if see else None for name in wanted}
     unknown = [name for name, answer in known.items() if answer is None]
-    answers = await asyncio.gather(*(access.may(caller, permission, TopicName.parse(name)) for name in unknown))
+    answers = await all_of(access.may(caller, permission, TopicName.parse(name)) for name in unknown)
     known.update(zip(unknown, answers, strict=True))
     return {name for name, answer in known.items() if answer}
 
