@@ -13,22 +13,10 @@ from typing import Any, Protocol, TypeVar, cast
 from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
-from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
+from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
-from bridge.gateway.lookups import Lookups
-from bridge.gateway.openings import Openings
-from bridge.gateway.producers import SessionProducers
-from bridge.gateway.requests import (
-    ANSWERS,
-    BROKER_INITIATED,
-    REQUESTS,
-    Answered,
-    RequestsInFlight,
-    body_of,
-    request_id_of,
-)
-from bridge.gateway.server_frames import SERVER_HANDLERS, ServerFrames, Shown
-from bridge.gateway.stamping import OwnRequests
+from bridge.gateway.requests import BROKER_INITIATED, body_of
+from bridge.gateway.router import LOOKED_AT, Router, Shown
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
@@ -38,7 +26,7 @@ from bridge.net.limited_log import LimitedLog
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
-from bridge.protocol.frames import NOTHING, RUN, Frame, FrameDecoder, encode_frame
+from bridge.protocol.frames import NOTHING, Frame, FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     ServerError,
@@ -81,18 +69,8 @@ class ClientSession(SlicedReads):
         self._decoder = FrameDecoder(limits.MAX_CONNECT_COMMAND_BYTES)
         self._connected = False
         self._upstreams = SessionUpstreams(self, self.spawn)
-        self._requests = RequestsInFlight()
-        self._producers = SessionProducers(self._relay_to)
-        self._consumers = SessionConsumers(self, host.topics, self._relay_to, host.randbits)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._own_requests = OwnRequests(host.randbits)
-        self._lookups = Lookups(host.service_url, self._upstreams.get)
-        self._openings = Openings(
-            self, host.topics, self._lookups, self._requests, self._producers, self._consumers, self._own_requests
-        )
-        self._server_frames = ServerFrames(
-            self._upstreams, self._lookups, self._own_requests, self._producers, self._consumers
-        )
+        self._router = Router(self, host.topics, host.service_url, self._upstreams, host.randbits)
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
         self._turns = Turns(self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held))
@@ -132,8 +110,7 @@ class ClientSession(SlicedReads):
         self.writable = False
         for upstream in self._upstreams.all():
             upstream.hold_reads(True)
-        for consumer in self._consumers.tracked.values():
-            self._host.topics.flow(consumer, 0)
+        self._router.tell_writable()
 
     @ending
     def resume_writing(self) -> None:
@@ -141,8 +118,7 @@ class ClientSession(SlicedReads):
         self.writable = True
         for upstream in self._upstreams.all():
             upstream.hold_reads(False)
-        for consumer in self._consumers.tracked.values():
-            self._host.topics.flow(consumer, 0)
+        self._router.tell_writable()
         self._turns.go_on()
 
     @ending
@@ -157,8 +133,7 @@ class ClientSession(SlicedReads):
         with contextlib.ExitStack() as steps:  # the last is the first; each is done, whatever becomes of the others
             steps.callback(self._let_go_if_idle)
             steps.callback(self._host.closed, self)
-            steps.callback(self._requests.end)
-            steps.callback(self._consumers.end)
+            steps.callback(self._router.end)
             steps.callback(self._upstreams.end)
             for task in self._tasks:
                 steps.callback(task.cancel)
@@ -171,8 +146,8 @@ class ClientSession(SlicedReads):
 
     def _let_go(self) -> None:
         """Of the parts that refer to this one: the collector of cycles comes by once in an hour."""
-        del self._turns, self._keep_alive, self._producers, self._consumers, self._upstreams
-        del self._lookups, self._openings, self._server_frames
+        self._router.let_go()
+        del self._turns, self._keep_alive, self._router, self._upstreams
 
     # -- client frames
 
@@ -187,23 +162,12 @@ class ClientSession(SlicedReads):
             self.fail(error)
 
     def _handle(self, frame: Frame) -> None:
-        handler, consumer_handler = _CLIENT_HANDLERS.get(frame.type), CONSUMER_HANDLERS.get(frame.type)
-        opening = _OPENINGS.get(frame.type)
-        if frame.type == RUN:
-            self._relay_to(self._upstreams.only, frame)
-        elif not self._connected:
+        if not self._connected:
             self._before_connected(frame)
+        elif frame.type == BaseCommand.AUTH_RESPONSE:
+            self._on_auth_response(frame)
         else:
-            if frame.type in REQUESTS:
-                self._requests.begin(frame.type, request_id_of(frame))
-            if handler is not None:
-                handler(self, frame)
-            elif consumer_handler is not None:
-                consumer_handler(self._consumers, frame)
-            elif opening is not None:
-                opening(self._openings, frame)
-            else:
-                self._relay_to(None, frame)
+            self._router.from_client(frame)
 
     def _before_connected(self, frame: Frame) -> None:
         if frame.type == BaseCommand.CONNECT and self._upstreams.connect is None:
@@ -222,27 +186,6 @@ class ClientSession(SlicedReads):
         if following is not None:
             self._write_all([following])
 
-    def _on_connect(self, frame: Frame) -> None:
-        raise ProtocolError("CONNECT on a connection that is connected")
-
-    def _on_ping(self, frame: Frame) -> None:
-        """Answered by the broker, so that a broker lost without a word is noticed by the client's own keep-alive."""
-        for upstream in self._upstreams.all():
-            if upstream.silent_s > 3 * limits.KEEP_ALIVE_INTERVAL_S:
-                self.end(f"{upstream.url} is silent", error=True)
-                return
-            upstream.write(frame.data)
-
-    def _on_pong(self, frame: Frame) -> None:
-        for upstream in self._upstreams.all():
-            upstream.write(frame.data)
-
-    def _on_send(self, frame: Frame) -> None:
-        self._producers.on_send(frame)
-
-    def _on_close_producer(self, frame: Frame) -> None:
-        self._producers.on_close(frame)
-
     # -- server frames (UpstreamOwner)
 
     @property
@@ -259,17 +202,14 @@ class ClientSession(SlicedReads):
                 out.append(data)
         if out:
             self._write_all(out)
-        for frame in frames:
-            if frame.type in ANSWERS:
-                answered = self._requests.on_answer(upstream, frame)
-                if answered is not None:
-                    answered(frame.type != BaseCommand.ERROR)
+        self._router.note_answers(upstream, frames)
 
     def _shown(self, upstream: Upstream, frame: Frame) -> Shown:
-        own, handler = _SERVER_HANDLERS.get(frame.type), SERVER_HANDLERS.get(frame.type)
-        if own is not None:
-            return own(self, upstream, frame)
-        return frame.data if handler is None else handler(self._server_frames, upstream, frame)
+        if frame.type == BaseCommand.CONNECTED:
+            return self._on_connected(upstream, frame)
+        if frame.type == BaseCommand.AUTH_CHALLENGE:
+            return self._on_auth_challenge(upstream, frame)
+        return self._router.shown(upstream, frame)
 
     @ending
     def on_server_writable(self, writable: bool) -> None:
@@ -321,18 +261,18 @@ class ClientSession(SlicedReads):
     def send_upstream(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command to the broker of a consumer."""
         if self._transport is not None:
-            self._consumers.send(consumer_id, command)
+            self._router.send(consumer_id, command)
 
     @ending
     def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
         """Ask the broker of a consumer for the mark-delete position."""
         if self._transport is not None:
-            self._consumers.request_mark_delete(consumer_id, self._lookups.next_request_id(), answer)
+            self._router.request_mark_delete(consumer_id, answer)
 
     @ending
     def close_consumer(self, consumer: TrackedConsumer) -> None:
         """Close a tracked consumer on both sides."""
-        if self._transport is not None and self._consumers.close(consumer, self._lookups.next_request_id()):
+        if self._transport is not None and self._router.close_consumer(consumer):
             self.write_client(encode_frame(commands.close_consumer(consumer.consumer_id, BROKER_INITIATED)))
 
     def fail(self, error: Exception) -> None:
@@ -396,17 +336,6 @@ class ClientSession(SlicedReads):
         """Whether frames that concern the broker alone need no look at all: there is but one."""
         return self._connected and self._upstreams.only is not None
 
-    def _relay_to(self, upstream: Upstream | None, frame: Frame, answered: Answered | None = None) -> None:
-        """What concerns no handle that is known here goes to the first broker.
-
-        `answered`: called with whether the broker agreed, once its answer has gone to the client.
-        """
-        upstream = upstream or self._upstreams.first
-        assert upstream is not None
-        if frame.type in REQUESTS:
-            self._requests.sent(request_id_of(frame), upstream, answered)
-        upstream.write(frame.data)
-
     def _write_all(self, parts: Iterable[bytes | memoryview]) -> None:
         if self._transport is not None:
             self._transport.writelines(parts)
@@ -446,26 +375,5 @@ def _is_known(error: Exception) -> bool:
     return isinstance(error, BrokerError | ProtocolError)
 
 
-_CLIENT_HANDLERS: dict[int, Callable[[ClientSession, Frame], None]] = {
-    BaseCommand.CONNECT: ClientSession._on_connect,
-    BaseCommand.AUTH_RESPONSE: ClientSession._on_auth_response,
-    BaseCommand.PING: ClientSession._on_ping,
-    BaseCommand.PONG: ClientSession._on_pong,
-    BaseCommand.SEND: ClientSession._on_send,
-    BaseCommand.CLOSE_PRODUCER: ClientSession._on_close_producer,
-}
-
-_OPENINGS: dict[int, Callable[[Openings, Frame], None]] = {
-    BaseCommand.LOOKUP: Openings.on_lookup,
-    BaseCommand.PRODUCER: Openings.on_producer,
-    BaseCommand.SUBSCRIBE: Openings.on_subscribe,
-}
-
 _RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})
-
-_SERVER_HANDLERS: dict[int, Callable[[ClientSession, Upstream, Frame], Shown]] = {
-    BaseCommand.CONNECTED: ClientSession._on_connected,
-    BaseCommand.AUTH_CHALLENGE: ClientSession._on_auth_challenge,
-}
-
-RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - frozenset({*_SERVER_HANDLERS, *SERVER_HANDLERS}) - ANSWERS
+RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - LOOKED_AT

@@ -1,9 +1,12 @@
 """An error that nobody thought of ends the session that it happens in, loudly, and no other."""
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -101,7 +104,7 @@ class NoNumber:
 
 
 def a_command(scene: Scene, client: RawClient, session: Any) -> None:
-    session._producers.on_send = boom
+    session._router._producers.on_send = boom
     session._on_client_frame(Frame(BaseCommand.SEND, memoryview(b"")))
 
 
@@ -111,7 +114,7 @@ def bytes_of_the_client(scene: Scene, client: RawClient, session: Any) -> None:
 
 
 def what_a_broker_says(scene: Scene, client: RawClient, session: Any) -> None:
-    session._lookups.answered = boom
+    session._router._lookups.answered = boom
     (upstream,) = session._upstreams.all()
     upstream.data_received(encode_frame(commands.lookup_connect(1, "pulsar://b:1", authoritative=True)))
 
@@ -145,12 +148,12 @@ def a_broker_that_does_not_read(scene: Scene, client: RawClient, session: Any) -
 
 
 def an_ack_of_its_own(scene: Scene, client: RawClient, session: Any) -> None:
-    session._consumers.send = boom
+    session._router._consumers.send = boom
     scene.topics.attached[0].acknowledge([(1, 1)])
 
 
 def the_end_of_a_consumer(scene: Scene, client: RawClient, session: Any) -> None:
-    session._consumers.close = boom
+    session._router._consumers.close = boom
     scene.topics.attached[0].close()
 
 
@@ -191,7 +194,7 @@ async def test_whatever_fails_ends_the_session(scene: Scene, act: Callable[[Scen
 
 async def test_a_task_that_fails_ends_the_session(scene: Scene) -> None:
     client, session = await scene.client()
-    session._lookups.resolve = boom
+    session._router._lookups.resolve = boom
     with capture_logs() as logged:
         client.send(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic={"topic": TOPIC, "request_id": 1}))
         await client.closed_by_peer()
@@ -199,19 +202,22 @@ async def test_a_task_that_fails_ends_the_session(scene: Scene) -> None:
     assert [each["event"] for each in logged if each["log_level"] == "critical"] == ["client session failed"]
 
 
-@pytest.mark.parametrize("part", ["_keep_alive.stop", "_turns.end", "_upstreams.end", "_requests.end"])
+@pytest.mark.parametrize(
+    "part", ["_keep_alive.stop", "_turns.end", "_upstreams.end", "_router.end", "_router._requests.end"]
+)
 async def test_what_a_session_held_is_free_whatever_fails_on_its_end(scene: Scene, part: str) -> None:
     client, session = await scene.client()
     await client.consume(TOPIC)
     await wait_until_async(lambda: len(scene.topics.attached) == 1, "the consumer")
-    holder, _, name = part.partition(".")
-    right = getattr(getattr(session, holder), name)
+    holder, _, name = part.rpartition(".")
+    failing = attrgetter(holder)(session)
+    right = getattr(failing, name)
 
     def fails() -> None:
         right()
         raise Boom
 
-    setattr(getattr(session, holder), name, fails)
+    setattr(failing, name, fails)
     await client.close()
     await wait_until_async(lambda: scene.gateway.connections == 0, "the session is counted out")
     assert not scene.topics.attached
@@ -229,3 +235,20 @@ async def test_log_lines_of_failing_sessions_are_limited(scene: Scene, monkeypat
     assert scene.failures.counts[Part.client] == 5
     assert len([each for each in logged if each["event"] == "client session failed"]) == 2
     await asyncio.sleep(0)
+
+
+async def test_nothing_of_a_session_waits_for_the_collector_of_cycles(scene: Scene) -> None:
+    """It comes by once in an hour."""
+    client, session = await scene.client()
+    await client.consume(TOPIC)
+    await wait_until_async(lambda: len(scene.topics.attached) == 1, "the consumer")
+    gc.collect()
+    gc.disable()
+    try:
+        parts = [weakref.ref(each) for each in (session, session._router, session._router._consumers)]
+        del session
+        await client.close()
+        await wait_until_async(lambda: scene.gateway.connections == 0, "the session is counted out")
+        await wait_until_async(lambda: [each() for each in parts] == [None] * 3, "all is gone")
+    finally:
+        gc.enable()
