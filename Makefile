@@ -43,7 +43,7 @@ fast-seeds: $(STAMP)
 coverage: $(STAMP) ## the lines of bridge and tracker that no unit, model or simulated test reaches; into build/reports
 	@rm -rf build/coverage && mkdir -p build/coverage $(REPORTS)
 	$(BIN)/coverage run -m pytest -q -m "not broker" tests/unit tests/model $(ARGS); passed=$$?; \
-	$(BIN)/coverage run -m tests.simulation --seeds 40 --seconds 60 --faults 14 --messages 150 || passed=1; \
+	$(BIN)/coverage run -m tests.simulation --seeds 100 --seconds 60 --faults 14 --messages 150 || passed=1; \
 	$(BIN)/coverage combine --quiet; \
 	$(BIN)/coverage html --quiet --directory=$(REPORTS)/coverage; \
 	$(BIN)/coverage report --show-missing --skip-covered --sort=-miss >$(REPORTS)/coverage.txt; \

@@ -54,6 +54,8 @@ def run_all(seeds: list[tuple[int, Size]], processes: int) -> int:
             if outcome.broken is not None:
                 broken += 1
                 print(f"seed {outcome.seed}: {outcome.broken}", flush=True)
+        pool.close()
+        pool.join()  # so that they end by themselves, and say what lines they reached
     took = time.monotonic() - began
     print(
         f"{len(seeds):,} seeds of {seeds[0][1].seconds:g} s, {faults:,} faults, {messages:,} messages, "
