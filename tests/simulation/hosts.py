@@ -32,11 +32,6 @@ class Process:
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
 
-    def call(self, callback: Callable[..., object], *args: object) -> None:
-        """What the loop calls in place of a callback of this process."""
-        if self.alive:
-            callback(*args)
-
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine in this process."""
         return asyncio.get_running_loop().create_task(work, context=self.context)

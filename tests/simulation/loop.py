@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextvars
+import heapq
+import itertools
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,18 +21,34 @@ class Stuck(Exception):
     """Nothing will ever happen again, and the work is not done."""
 
 
-class _Selector:
-    """In the place of the operating system's: waiting takes no time."""
+class _Handle(asyncio.TimerHandle):
+    """A callback, now or at a time; a killed process is not called."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    __slots__ = ("_process",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        # In full: there are 100 of them a simulated second, and what the base class does besides is for debugging.
+        self._process = process_of(context)
+        self._context = contextvars.copy_context() if context is None else context
         self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._source_traceback = None
+        self._repr = None
+        self._when = when
+        self._scheduled = False
 
-    def select(self, timeout: float | None) -> list[object]:
-        if timeout is None:
-            raise Stuck
-        if timeout > 0:
-            self._loop.skip()
-        return []
+    def _run(self) -> None:
+        if self._process is None or self._process.alive:
+            super()._run()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -44,7 +63,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.network: Network
         self._chance = chance
         self._now = 0.0
-        self._selector = _Selector(self)
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._count = itertools.count()
         self.set_exception_handler(self._keep_failure)
         self.failures: list[dict[str, Any]] = []
         """What nobody expected: exceptions in callbacks and in tasks that nobody waits for."""
@@ -53,32 +73,46 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds."""
         return self._now
 
-    def skip(self) -> None:
-        """Go on to when the next callback is due."""
-        self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
-
-    # A microsecond for each turn: time passes while a program works, and turns of one instant have an order.
+    # In the place of asyncio's own: nothing is waited for, and no system call made.
     def _run_once(self) -> None:
+        # A microsecond for each turn: time passes while a program works, and turns of one instant have an order.
         self._now += 1e-6
-        super()._run_once()  # type: ignore[misc]
+        ready: collections.deque[_Handle] = self._ready  # type: ignore[attr-defined]
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Stuck
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """As usual; a killed process is not called."""
-        process = process_of(context)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        return super().call_soon(process.call, callback, *args, context=context)
+        handle = _Handle(self._now, callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As usual; a killed process is not called."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As usual; a killed process is not called."""
-        process = process_of(context)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, process.call, callback, *args, context=context)
+        handle = _Handle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._count), handle))
+        return handle
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
@@ -124,9 +158,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _keep_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.failures.append(context)
-
-    def _process_events(self, event_list: list[object]) -> None:
-        """There are none."""
 
     def _write_to_self(self) -> None:
         """Nobody calls from other threads."""
