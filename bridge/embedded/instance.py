@@ -45,6 +45,11 @@ class Instance:
         """Held for as long as a broker may run on this folder."""
         return self.folder / "lock"
 
+    @property
+    def metadata(self) -> Path:
+        """The broker's metadata, a RocksDB."""
+        return self.folder / "metadata"
+
     def check_paths(self) -> None:
         """Raises EmbeddedError when a path holds white space: Pulsar's start script cannot quote it."""
         for path in (self.home, self.folder):
@@ -72,7 +77,7 @@ class Instance:
     def command(self, ports: Ports) -> list[str]:
         """The command line: a broker and a bookie in one process, without functions and stream storage."""
         command = [str(self.home / "bin" / "pulsar"), "standalone", "-nfw", "-nss", "-a", HOST]
-        command += ["--metadata-dir", str(self.folder / "metadata")]
+        command += ["--metadata-dir", str(self.metadata)]
         command += ["--bookkeeper-dir", str(self.folder / "bookkeeper"), "--bookkeeper-port", str(ports.bookie)]
         return command
 

@@ -20,6 +20,7 @@ from bridge.embedded.errors import EmbeddedError, PortInUseError, StartError
 from bridge.embedded.instance import DEFAULT_MEMORY, HOST, Instance, Ports
 from bridge.embedded.java import find_java
 from bridge.embedded.ports import free_ports, is_free
+from bridge.embedded.sessions import forget_sessions
 
 _POLL_SECONDS = 0.1
 _HTTP_SECONDS = 5.0
@@ -152,6 +153,8 @@ class EmbeddedPulsar:
                 self._prepare()
             self._check_ports()
             assert self._child is not None
+            assert self._instance is not None
+            forget_sessions(self._instance.metadata)
             self._child.start()
             self._await_ready()
         except BaseException:
