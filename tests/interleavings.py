@@ -16,7 +16,14 @@ from tests.clients import admin, rest_path, shared
 
 SETTLED_S = 1.0
 """An ack counts as the bridge's and the broker's when its consumer stayed connected, and nothing was done, so long."""
+KEPT_S = 2.0
+"""An ack, and a move, count as kept by a broker that is killed so much later. It stores acks at most once a second, and
+clients send them 0.1 s late. A seek is answered before the acks that it takes back are taken back on disk: until the
+next ones are stored, a killed broker has them again, with or without a bridge."""
 MOST_DELAY_MS = 1_500
+
+Copy = tuple[str, str]
+"""A message's text and its id: a producer that gets no answer sends again, and both copies may be stored."""
 
 
 @dataclass
@@ -25,14 +32,16 @@ class Account:
 
     deliver_at: dict[str, int] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
-    received: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    acked: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    nacked: dict[str, float] = field(default_factory=dict)
+    received: dict[Copy, list[float]] = field(default_factory=lambda: defaultdict(list))
+    acked: dict[Copy, list[float]] = field(default_factory=lambda: defaultdict(list))
+    nacked: dict[Copy, float] = field(default_factory=dict)
     early: list[str] = field(default_factory=list)
     moved: list[tuple[float, float, bool]] = field(default_factory=list)
     """Began, ended, certain: everything stored before is owed again if it is certain, and may come again if not."""
     disturbed: list[tuple[float, float]] = field(default_factory=list)
     """When something else was done, or the consumer was not connected."""
+    crashed: list[float] = field(default_factory=list)
+    """When the broker was killed."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by who writes or copies the messages' records: several threads do."""
     refused: list[str] = field(default_factory=list)
@@ -43,23 +52,25 @@ class Account:
 
         A client sends acks late, a hundred milliseconds or more: those of just before a move may be of after it.
         """
-        certain = [move for move in self.moved if move[2]]
-        began = max((move[0] for move in certain), default=0.0) - SETTLED_S
+        certain = [
+            began for began, ended, certain in self.moved if certain and not self._crash_between(began, ended + KEPT_S)
+        ]
+        began = max(certain, default=0.0) - SETTLED_S
         with self.lock:
-            since = {text for text, times in self.acked.items() if times[-1] >= began}
+            since = {text for (text, _), times in self.acked.items() if times[-1] >= began}
             return set(self.stored) - since
 
     def came_again(self) -> dict[str, float]:
         """What was acked for good, and came all the same; with how long ago the ack was, in seconds."""
         found = {}
         with self.lock:
-            received = {text: list(times) for text, times in self.received.items()}
-        for text, times in received.items():
+            received = {copy: list(times) for copy, times in self.received.items()}
+        for copy, times in received.items():
             for at in times:
-                before = [ack for ack in self.acked.get(text, []) if ack < at - SETTLED_S and self._is_settled(ack, at)]
+                before = [ack for ack in self.acked.get(copy, []) if ack < at - SETTLED_S and self._is_settled(ack, at)]
                 # Asked for, delivered again for another reason and acked, it comes once more: as without a bridge.
-                if before and not before[-1] - SETTLED_S < self.nacked.get(text, 0.0) < at:
-                    found[text] = at - before[-1]
+                if before and not before[-1] - SETTLED_S < self.nacked.get(copy, 0.0) < at:
+                    found["{} {}".format(*copy)] = at - before[-1]
         return found
 
     def last_heard(self, texts: list[str]) -> str:
@@ -69,20 +80,29 @@ class Account:
         def ago(times: Iterable[float]) -> str:
             return "/".join(f"{now - at:.2f}" for at in times) or "never"
 
-        last = max((times[-1] for times in self.received.values()), default=0.0)
+        with self.lock:
+            last = max((times[-1] for times in self.received.values()), default=0.0)
         moves = [f"{ago((began, ended))}{'' if certain else ' perhaps'}" for began, ended, certain in self.moved]
-        told = [
-            f"{text} stored {ago([self.stored[text]])} received {ago(self.received.get(text, ()))} "
-            f"acked {ago(self.acked.get(text, ()))} nacked {ago([self.nacked.get(text, now)])}"
-            for text in texts[:3]
-        ]
+        told = []
+        for text in texts[:3]:
+            copies = [copy for copy in self.received if copy[0] == text]
+            told += [f"{text} stored {ago([self.stored[text]])}, {len(copies)} copies"] + [
+                f"{copy[1]} received {ago(self.received[copy])} acked {ago(self.acked.get(copy, ()))} "
+                f"nacked {ago([self.nacked.get(copy, now)])}"
+                for copy in copies
+            ]
         disturbed = [ago(each) for each in self.disturbed]
         return f"last message {ago([last])}, moved {moves} {self.refused}, disturbed {disturbed}, {told}"
 
     def _is_settled(self, ack: float, at: float) -> bool:
         if any(began <= at and ended >= ack - SETTLED_S for began, ended, _ in self.moved):
             return False
+        if self._crash_between(ack, ack + KEPT_S):
+            return False
         return not any(began <= ack + SETTLED_S and ended >= ack - SETTLED_S for began, ended in self.disturbed)
+
+    def _crash_between(self, began: float, ended: float) -> bool:
+        return any(began <= crash <= ended for crash in self.crashed)
 
 
 class World:
@@ -168,17 +188,18 @@ class World:
                 message = self.consumer.receive(timeout_millis=100)
                 at_ms, at = now_ms(), time.monotonic()
                 text = message.data().decode()
+                copy = (text, str(message.message_id()))
                 with account.lock:
-                    account.received[text].append(at)
+                    account.received[copy].append(at)
                 if account.deliver_at.get(text, 0) > at_ms:
                     account.early.append(text)
                 if self._batches or self._random.random() < 0.9 or not self._publishing.is_set():
                     self.consumer.acknowledge(message)
                     with account.lock:
-                        account.acked[text].append(time.monotonic())
+                        account.acked[copy].append(time.monotonic())
                 else:
                     self.consumer.negative_acknowledge(message)
-                    account.nacked[text] = time.monotonic()
+                    account.nacked[copy] = time.monotonic()
             except pulsar.PulsarException:
                 continue
 

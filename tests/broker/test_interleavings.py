@@ -54,6 +54,8 @@ class Stage:
     def kill_broker(self, chance: random.Random) -> None:
         with self._all_disturbed():
             self.broker.kill()
+            for world in self.worlds:
+                world.account.crashed.append(time.monotonic())
             time.sleep(chance.random())
             self.broker.start()
 
