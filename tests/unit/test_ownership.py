@@ -1,0 +1,201 @@
+"""Standing for a topic partition and leaving it, without a broker: what it is asked, and what is believed."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from bridge import limits
+from bridge.broker.candidates import Candidate, Candidates
+from bridge.broker.connection import BrokerError
+from bridge.ledgers.internal_stats import CursorState, LedgerState
+from bridge.net.failures import Failures
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
+from bridge.refill.spark_job import SparkSettings
+from bridge.topics.context import BridgeContext
+from bridge.topics.ownership import Ownership
+from bridge.topics.topics import SyncLoop
+from bridge.topics.tracked_topic import TrackedTopic
+from tests.helpers import wait_until_async
+from tests.simulation.disk import Disk, SimulatedStore
+from tracker import Position
+
+TOPIC = "persistent://public/default/t"
+OWN, OTHER = "pulsar://bridge-0:6650", "pulsar://bridge-1:6650"
+
+
+@pytest.fixture(autouse=True)
+def _unseen() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+class Connection:
+    """Takes every command, refuses the types in `refused`, and does not answer who stands for a second time."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.refused: set[int] = set()
+        self.listener: Any = None
+
+    def register(self, listener: object) -> int:
+        self.listener = listener
+        return 1
+
+    def unregister(self, consumer_id: int) -> None:
+        self.listener = None
+
+    def next_request_id(self) -> int:
+        return len(self.sent)
+
+    def send(self, command: BaseCommand) -> None:
+        self.sent.append(command.type)
+
+    async def request(self, command: BaseCommand, request_id: int, **_: float) -> None:
+        self.send(command)
+        if command.type == BaseCommand.SUBSCRIBE and stood(self) > 1:
+            await asyncio.Event().wait()
+        if command.type in self.refused:
+            raise BrokerError("Unconnected or shared consumer attempting to unsubscribe", ServerError.MetadataError)
+
+
+class Admin:
+    """Answers with `known`, after `meanwhile` has happened."""
+
+    def __init__(self) -> None:
+        self.known = Candidates(None, [Candidate(OWN)])
+        self.meanwhile: list[Callable[[], None]] = []
+        self.asked = 0
+
+    async def candidates(self, topic: str, subscription: str) -> Candidates:
+        self.asked += 1
+        known = self.known
+        await asyncio.sleep(0)
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return known
+
+    async def internal_stats(self, topic: str) -> LedgerState:
+        cursor = CursorState(Position(1, -1), "[]", {})
+        return LedgerState(Position(1, -1), {1: 0}, {HIDDEN_SUBSCRIPTION: cursor})
+
+
+def candidate(connection: Connection) -> Ownership:
+    return Ownership(cast(Any, connection), TOPIC, OWN, {})
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_who_cannot_delete_the_cursor_leaves_the_election_all_the_same(lost: bool) -> None:
+    """The broker refuses while another bridge stands there: under this bridge's name it would elect nobody."""
+    connection = Connection()
+    ownership = candidate(connection)
+    await ownership.stand()
+    if lost:
+        ownership.give_up("the topic is not needed any more")
+    connection.refused = {BaseCommand.UNSUBSCRIBE}
+    await ownership.resign(unsubscribe=True)
+    assert connection.sent[1:] == [BaseCommand.UNSUBSCRIBE, BaseCommand.CLOSE_CONSUMER]
+
+
+async def test_a_deleted_cursor_has_no_consumer_to_close() -> None:
+    connection = Connection()
+    ownership = candidate(connection)
+    await ownership.stand()
+    await ownership.resign(unsubscribe=True)
+    assert connection.sent[1:] == [BaseCommand.UNSUBSCRIBE]
+
+
+async def test_statistics_that_an_election_has_overtaken_elect_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was alone when it asked; before the answer came, another one was elected: both would dispatch."""
+    monkeypatch.setattr(limits, "ELECTION_POLL_S", 0.001)
+    connection, admin = Connection(), Admin()
+    ownership = candidate(connection)
+
+    def another_is_elected() -> None:
+        connection.listener.on_active(False)
+        admin.known = Candidates(OTHER, [Candidate(OWN), Candidate(OTHER)])
+
+    admin.meanwhile = [another_is_elected]
+    standing = asyncio.ensure_future(ownership.elected(cast(Any, admin), lambda *_: None))
+    await wait_until_async(lambda: admin.asked > 3 or standing.done(), "more statistics")
+    assert not standing.done()
+    assert not ownership.active.is_set()
+    connection.listener.on_active(True)
+    await standing
+    assert ownership.active.is_set()
+
+
+async def test_who_is_alone_need_not_wait_for_the_broker_s_word() -> None:
+    connection, admin = Connection(), Admin()
+    ownership = candidate(connection)
+    await ownership.elected(cast(Any, admin), lambda *_: None)
+    assert (admin.asked, ownership.active.is_set()) == (1, True)
+
+
+async def test_a_store_that_failed_is_opened_anew_by_who_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until there is room the bridge does not stand again: it would keep the topic from one that can serve it."""
+    for name, value in {"RETRY_BACKOFF_S": (0.001,), "SYNC_INTERVAL_S": 0.001, "ELECTION_POLL_S": 0.001}.items():
+        monkeypatch.setattr(limits, name, value)
+    disk, connection = Disk(), Connection()
+    store = SimulatedStore(disk)
+    probes = Probes(store)
+    monkeypatch.setattr(store, "probe", probes)
+    failures = Failures()
+    syncing = SyncLoop(store, failures)
+    topic = TrackedTopic(TOPIC, context(store, connection, syncing, failures))
+    disk.full = True
+    running = [asyncio.ensure_future(work) for work in (syncing.run(), topic.run())]
+    try:
+        await wait_until_async(lambda: probes.failed > 5, "looking for room again and again")
+        assert stood(connection) == 1
+        assert syncing.failure is not None
+        assert topic.reason is not None
+        disk.full = False
+        await wait_until_async(lambda: stood(connection) == 2, "standing again")
+        assert store.failure is None
+    finally:
+        topic.close()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    assert not failures.counts
+
+
+class Probes:
+    """Counts how often there was no room."""
+
+    def __init__(self, store: SimulatedStore) -> None:
+        self.failed = 0
+        self._probe = store.probe
+
+    def __call__(self) -> None:
+        self.failed += 1
+        self._probe()
+        self.failed -= 1
+
+
+def stood(connection: Connection) -> int:
+    return connection.sent.count(BaseCommand.SUBSCRIBE)
+
+
+def context(store: SimulatedStore, connection: Connection, syncing: SyncLoop, failures: Failures) -> BridgeContext:
+    async def for_topic(topic: str) -> Connection:
+        return connection
+
+    return BridgeContext(
+        pool=cast(Any, SimpleNamespace(for_topic=for_topic)),
+        admin=cast(Any, Admin()),
+        store=store,
+        advertised_url=OWN,
+        web_url=lambda: "http://bridge-0",
+        partition_width_ms=60_000,
+        near_term_bytes=1 << 16,
+        mark_dirty=syncing.mark_dirty,
+        synced=syncing.synced,
+        spark=cast(SparkSettings, None),
+        failures=failures,
+    )
