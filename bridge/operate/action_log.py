@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from bridge import limits
+from tracker.store.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,7 @@ class ActionLog:
             finally:
                 os.close(descriptor)
             if fresh:
-                _sync_folder(self._file.parent)
+                sync_folder(self._file.parent)
             self._next_id += 1
 
     def _rotate(self, more: int) -> None:
@@ -95,7 +96,7 @@ class ActionLog:
         for older, newer in zip(reversed(files[1:]), reversed(files[:-1]), strict=True):
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(older)
-        _sync_folder(self._file.parent)
+        sync_folder(self._file.parent)
 
     def _latest(self, limit: int, before: int | None) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -160,12 +161,3 @@ def _append_line(descriptor: int, line: bytes) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names of files on disk too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

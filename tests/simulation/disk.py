@@ -14,6 +14,8 @@ from tracker.store.damage_notes import DamageNotes
 
 DEFAULT = "default"
 Undo = list[tuple[str, bytes, bytes | None]]
+Change = tuple[str, str, bytes, bytes | None]
+"""What is done (`put`, `delete`, `range`), the family, and key and value, or begin and end."""
 
 
 class DiskError(Exception):
@@ -29,11 +31,25 @@ class Disk:
         self.notes: set[str] = set()
         self.full = False
         self._unsynced: list[Undo] = []
+        self._doubtful: list[Change] = []
+        self._failed = 0
 
-    def write(self, changes: list[tuple[str, bytes, bytes, bytes | None]]) -> None:
-        """Apply (what, key, end or value, family…) as one; raises DiskError when there is no room."""
+    def write(self, changes: list[Change]) -> None:
+        """Apply as one; raises DiskError when there is no room."""
         if self.full:
+            self._doubtful = list(changes)
             raise DiskError("IO error: No space left on device")
+        self._apply(changes)
+
+    def open(self) -> None:
+        """Read the log from its beginning: a write that failed is gone, or there as a whole."""
+        doubtful, self._doubtful = self._doubtful, []
+        if doubtful:
+            self._failed += 1
+            if self._failed % 2:
+                self._apply(doubtful)
+
+    def _apply(self, changes: list[Change]) -> None:
         undo: Undo = []
         for kind, family, first, second in changes:
             self._change(undo, kind, family, first, second)
@@ -46,7 +62,11 @@ class Disk:
         self._unsynced.clear()
 
     def lose_power(self, kept: int) -> None:
-        """Forget the writes since the last sync but the first `kept`: the next one is torn, and left out whole."""
+        """Forget the writes since the last sync but the first `kept`. The next one is torn, and left out as a whole.
+
+        A write is one record of the log with a checksum, and the log is read up to the first record that is not whole.
+        """
+        self._doubtful = []
         for undo in reversed(self._unsynced[kept:]):
             for family, key, value in reversed(undo):
                 content = self.families.get(family)
@@ -63,6 +83,7 @@ class Disk:
         self.families = {DEFAULT: SortedDict()}
         self.notes = set()
         self._unsynced.clear()
+        self._doubtful = []
 
     @property
     def unsynced(self) -> int:
@@ -230,6 +251,7 @@ class MemoryEngine:
 
     def open(self, notes: DamageNotes, *, writable: bool | None = None) -> Database:
         """What is there."""
+        self._disk.open()
         return Database(self._disk)
 
     def create_family(self, database: Database, name: str) -> None:
@@ -251,6 +273,7 @@ class _Notes(DamageNotes):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._names = set(disk.notes)
+        self._unreadable = False
 
     def _write(self, names: set[str]) -> None:
         self._names = self._disk.notes = set(names)

@@ -165,7 +165,7 @@ async def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 
 async def test_it_writes_and_reads_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    monkeypatch.setattr("bridge.operate.action_log._sync_folder", lambda _: threads.append(threading.current_thread()))
+    monkeypatch.setattr("bridge.operate.action_log.sync_folder", lambda _: threads.append(threading.current_thread()))
     await note(ActionLog(tmp_path), "x")
     assert threads
     assert threading.main_thread() not in threads

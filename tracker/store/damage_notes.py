@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tracker.errors import StoreError
+from tracker.store.durable_files import replace_file
 
 _NAME = "bridge.damaged"
 _LOG_PREFIX = "log:"
@@ -17,10 +18,22 @@ class DamageNotes:
     def __init__(self, path: Path) -> None:
         """Read the notes of a data directory, if there are any."""
         self._path = path
+        self._names: set[str] = set()
+        self._unreadable = False
         try:
             self._names = set(json.loads((path / _NAME).read_text()))
         except FileNotFoundError:
-            self._names = set()
+            pass
+        except (ValueError, TypeError):
+            self._unreadable = True
+
+    def settle(self, families: list[str]) -> None:
+        """Note, where notes cannot be read, that last writes of all column families may be missing. Raises StoreError.
+
+        Files that are damaged are found again when they are read.
+        """
+        if self._unreadable:
+            self.note_lost_writes(families)
 
     def is_damaged(self, family: str) -> bool:
         """Tell whether a column family's files are damaged."""
@@ -43,12 +56,10 @@ class DamageNotes:
         self._write(self._names - {_LOG_PREFIX + family})
 
     def _write(self, names: set[str]) -> None:
-        if names == self._names:
+        if names == self._names and not self._unreadable:
             return
-        draft = self._path / f"{_NAME}.new"
         try:
-            draft.write_text(json.dumps(sorted(names)))
-            draft.replace(self._path / _NAME)
+            replace_file(self._path / _NAME, json.dumps(sorted(names)).encode())
         except OSError as error:
             raise StoreError(f"cannot write to {self._path}: {error}") from error
-        self._names = names
+        self._names, self._unreadable = names, False

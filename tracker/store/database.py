@@ -100,6 +100,7 @@ def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None
     known = access is not None or (path / "CURRENT").exists()
     families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
     access = AccessType.read_write() if access is None else access
+    notes.settle(families)
 
     def attempt(checked: bool) -> Any:
         database_options = _database_options(cache)
