@@ -13,6 +13,8 @@ SETTLED_S = 1.5
 """An ack counts as the bridge's and the broker's when nothing happened so long before and after it."""
 STORED_S = 12.0
 """Brokers store cursors every ten seconds, or every second."""
+NOTICED_S = 10.0
+"""By then a bridge that nothing disturbs knows what became of the topic or its cursor: it asks every two seconds."""
 Place = tuple[int, int]
 
 
@@ -33,6 +35,10 @@ class Message:
     nacked: list[float] = field(default_factory=list)
     forgotten_at: float = -math.inf
     """When the broker lost an ack of it."""
+    expired_at: float | None = None
+    """When the broker moved the cursor past it."""
+    life: int = 0
+    """How often the topic had been deleted when it was published."""
 
 
 class Account:
@@ -53,8 +59,11 @@ class Account:
         self._moved: list[tuple[float, float, bool]] = []
         self._disturbed: list[list[float]] = []
         self._away_since: float | None = 0.0
+        self._here_since = math.inf
         self._names = 0
         self._owner_changed_at = 0.0
+        self._lives = 0
+        self._deleted_at = -math.inf
 
     # -- what happens
 
@@ -65,12 +74,13 @@ class Account:
 
     def published(self, text: str, deliver_at_ms: int | None) -> None:
         """It may be stored."""
-        self.messages[text] = Message(text, deliver_at_ms)
+        self.messages[text] = Message(text, deliver_at_ms, life=self._lives)
 
     def stored(self, text: str, place: Place) -> None:
         """It is stored for certain."""
         message = self.messages[text]
         message.place, message.stored_at = place, self._now_s()
+        self._by_place[place] = message
 
     def received(self, raw: bytes, place: Place, sent_ms: int, sender: str) -> int:
         """A message came, sent when the sender's clock said `sent_ms`; returns its number of messages."""
@@ -81,6 +91,7 @@ class Account:
         now = self._now_s()
         if message.deliver_at_ms is not None and sent_ms < message.deliver_at_ms:
             raise Broken(f"{message.text} came {message.deliver_at_ms - sent_ms} ms early from {sender}")
+        self._check_gone(message, now)
         self._check_acked(message, now)
         self.on_received(sender)
         message.place = place
@@ -101,9 +112,14 @@ class Account:
         """The consumer is subscribed, or not any more."""
         if here and self._away_since is not None:
             self._disturbed.append([self._away_since, self._now_s()])
-            self._away_since = None
+            self._away_since, self._here_since = None, self._now_s()
         elif not here and self._away_since is None:
-            self._away_since = self._now_s()
+            self._away_since, self._here_since = self._now_s(), math.inf
+
+    @property
+    def present_s(self) -> float:
+        """How long the consumer has been there; below 0 while it is not."""
+        return self._now_s() - self._here_since
 
     @contextlib.contextmanager
     def disturbance(self) -> Iterator[None]:
@@ -129,12 +145,32 @@ class Account:
         """The cursor was set to the beginning, or the subscription made anew: all is owed again."""
         self._moved.append((began, self._now_s(), certain))
 
-    def forget(self) -> None:
-        """The topic was deleted: nothing is owed any more."""
-        self.messages = {}
-        self._by_place = {}
+    def deleted(self) -> None:
+        """The topic was deleted, with all that was published so far."""
+        self._lives += 1
+        self._deleted_at = self._now_s()
+
+    def expired(self, subscription: str, places: list[Place]) -> None:
+        """The broker moved a cursor past entries that were not acked: they may be gone."""
+        for place in places if subscription == "s" else ():
+            if place in self._by_place:
+                self._by_place[place].expired_at = self._now_s()
 
     # -- the promises
+
+    def _check_gone(self, message: Message, now: float) -> None:
+        """What was deleted or has expired comes no more, once nothing keeps bridges from knowing of it."""
+        disturbed_at = now if self._away_since is not None else max((span[1] for span in self._disturbed), default=0.0)
+        if message.life < self._lives and now > max(self._deleted_at, disturbed_at) + NOTICED_S:
+            raise Broken(f"{message.text} of a topic that was deleted {now - self._deleted_at:.1f} s ago came")
+        expired = message.expired_at
+        if expired is None or message.forgotten_at >= expired or self._returned_since(expired):
+            return
+        if now > max(expired, disturbed_at) + NOTICED_S:
+            raise Broken(f"{message.text}, expired {now - expired:.1f} s ago, came")
+
+    def _returned_since(self, at: float) -> bool:
+        return any(ended >= at - SETTLED_S for _, ended, _ in self._moved)
 
     def _check_acked(self, message: Message, now: float) -> None:
         settled = [at for at in message.acked if at < now - SETTLED_S and self._is_settled(at, now)]
@@ -156,7 +192,7 @@ class Account:
         return not any(near)
 
     def owed(self) -> list[Message]:
-        """What is to come still: stored, and not acked since the cursor was last set for certain."""
+        """What is to come still: stored, and neither acked nor expired since the cursor was last set for certain."""
         began = max((move[0] for move in self._moved if move[2]), default=-SETTLED_S) - SETTLED_S
         return [
             each
@@ -165,4 +201,5 @@ class Account:
             and each.stored_at is not None
             and self._is_stored(each.place)
             and not (each.acked and each.acked[-1] >= began)
+            and not (each.expired_at is not None and each.expired_at >= began)
         ]

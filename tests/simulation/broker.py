@@ -355,6 +355,8 @@ class Broker(asyncio.Protocol):
     def _require_own(self, topic: str) -> None:
         if self._cluster.owners.get(topic) is not self._node:
             raise Refused(ServerError.ServiceNotReady, f"Topic {topic} is not served by this broker")
+        if topic in self._cluster.fenced:
+            raise Refused(ServerError.ServiceNotReady, f"Topic {topic} is temporarily unavailable")
 
 
 def first_published(topic: Topic, publish_ms: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
-from tests.simulation.broker import Broker, Consumer, Refused
+from tests.simulation.broker import Broker, Consumer, Refused, first_published
 from tests.simulation.hosts import Host, Process
 from tests.simulation.ledgers import Cursor, CursorState, Place, Topic
 from tests.simulation.network import Address
@@ -58,6 +58,10 @@ class Cluster:
         """Told of cumulative acks: topic, subscription, consumer, number."""
         self.on_forgotten: Callable[[str, list[Place]], None] | None = None
         """Told of acks that are lost: subscription, places."""
+        self.on_expired: Callable[[str, list[Place]], None] | None = None
+        """Told of entries that a cursor was moved past: subscription, places."""
+        self.fenced: set[str] = set()
+        """Topics that are being deleted: nobody is let in."""
         self.on_elected: Callable[[str], None] | None = None
         """Told who is to own a topic."""
         self.chance = chance
@@ -87,8 +91,9 @@ class Cluster:
         for name in [name for name, owner in self.owners.items() if owner is node]:
             del self.owners[name]
             self._forget_clients(name)
-            self._reload(self.topics[name])
-            self.topics[name].roll(self._next_ledger())  # who opens it next recovers the ledger and begins another
+            if name in self.topics:
+                self._reload(self.topics[name])
+                self.topics[name].roll(self._next_ledger())  # who opens it next recovers the ledger and begins another
 
     def node_of(self, name: str) -> Node:
         """Which broker has a topic; one gets it if none has. Raises Refused."""
@@ -100,7 +105,7 @@ class Cluster:
 
     def _store(self, node: Node) -> None:
         for name, owner in self.owners.items():
-            if owner is node:
+            if owner is node and name in self.topics:
                 for cursor in self.topics[name].cursors.values():
                     cursor.store(STORED_RANGES)
 
@@ -134,10 +139,22 @@ class Cluster:
                 self.on_forgotten(subscription, [topic.place_of(number) for number in sorted(forgotten)])
 
     def delete(self, name: str) -> None:
-        """Delete a topic with all that is connected to it."""
+        """Delete a topic by force: clients are closed, and it is made again as soon as one of them comes back."""
         self._close_clients(name)
-        self.owners.pop(name, None)
         self.topics.pop(name, None)
+
+    def expire(self, name: str, published_before_ms: int) -> None:
+        """Move all cursors past what was published before a time, as brokers do where messages have a time to live."""
+        topic = self.topics.get(name)
+        if topic is None or name not in self.owners:
+            return
+        number = first_published(topic, published_before_ms) - 1
+        for subscription, cursor in topic.cursors.items():
+            passed = [each for each in range(cursor.state.first, number + 1) if each not in cursor.state.acked]
+            if passed:
+                cursor.ack_upto(number, cursor.state.properties)
+                if self.on_expired is not None:
+                    self.on_expired(subscription, [topic.place_of(each) for each in passed])
 
     def roll(self, name: str) -> None:
         """Begin a new ledger, and let go of those that nobody needs."""

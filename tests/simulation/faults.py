@@ -122,6 +122,24 @@ async def _make_anew(world: World, _: Fault) -> None:
     _move(world, lambda: world.cluster.unsubscribe(TOPIC, "s"))
 
 
+async def _delete_topic(world: World, fault: Fault) -> None:
+    """By force, while clients are connected; whoever comes back first makes it anew."""
+    cluster = world.cluster
+    if TOPIC not in cluster.topics or TOPIC in cluster.fenced:
+        return
+    with world.account.disturbance():
+        cluster.fenced.add(TOPIC)
+        cluster.delete(TOPIC)
+        world.account.deleted()
+        await asyncio.sleep(min(fault.for_s / 10, 1.0))
+        cluster.fenced.discard(TOPIC)
+
+
+async def _expire(world: World, fault: Fault) -> None:
+    """Once; what is younger than the time to live stays."""
+    world.cluster.expire(TOPIC, world.account.now_ms() - (5_000, 30_000, 120_000)[fault.number % 3])
+
+
 def _move(world: World, work: Callable[[], None]) -> None:
     topic = world.cluster.topics.get(TOPIC)
     if topic is not None and "s" in topic.cursors:
@@ -247,6 +265,8 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "seek": _seek,
     "reset": _reset,
     "make-anew": _make_anew,
+    "delete-topic": _delete_topic,
+    "expire": _expire,
     "cut": _cut,
     "silence": _silence,
     "partition": _partition,

@@ -150,6 +150,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a sync does nothing": Mutation(4, never(Disk, "sync"), quick=True),
     "a deposed owner goes on": Mutation(5, replaced(Ownership, "on_active", _not_deposed), quick=True),
     "an election is decided by old statistics": Mutation(5, replaced(Ownership, "on_active", _believes_old_news)),
+    "what the broker skips is not followed": Mutation(6, never(TrackedSubscription, "_on_mark_delete")),
     "acks leave what is pending as it is": Mutation(6, never(SubscriptionView, "ack"), quick=True),
     "the tail buffer keeps everything": Mutation(7, replaced(TailBuffer, "__init__", _endless)),
     "consumers get twice what they ask for": Mutation(7, replaced(Dispatcher, "flow", _free_permits)),

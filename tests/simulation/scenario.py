@@ -10,15 +10,19 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from bridge.dispatch.tracked_subscription import TrackedSubscription
 from tests.simulation.account import Broken
 from tests.simulation.faults import Fault, inflict, plan
 from tests.simulation.hosts import process_of
 from tests.simulation.world import World
+from tracker import TopicIndex
 
 BEGIN_S = 15.0
 """By then brokers have stored what bridges put into their cursors first."""
 SETTLES_S = 240.0
 """Longer than it takes to notice that a connection is dead, three keep-alive intervals, and to be elected."""
+PRESENT_S = 100.0
+"""By then a bridge knows its consumer, has read the cursor, and has noticed that former connections are dead."""
 PROMPT_MS = 1_500
 
 
@@ -75,6 +79,7 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     _heal(world)
     await _within(world, publishing.done, "everything is published", world.loop.time() + SETTLES_S + size.seconds)
     await _within(world, lambda: not world.account.owed(), "what is owed comes")
+    await _within(world, lambda: _is_settled(world), "one bridge dispatches to the consumer")
     await _probe(world)
     watching.cancel()
     _close_ledger(world)
@@ -92,20 +97,31 @@ async def _watch(world: World) -> None:
         world.loop.call_exception_handler({"message": "watched", "exception": error})
 
 
+def _served(world: World) -> list[tuple[TopicIndex, TrackedSubscription]]:
+    """Where the consumer's subscription is dispatched, and from which index."""
+    return [
+        (topic.index, subscription)
+        for bridge in world.bridges
+        for topic in ([] if bridge.core is None else bridge.core.topics.all())
+        for name, subscription in topic.subscriptions.items()
+        if name == "s" and topic.role == "owner" and topic.index is not None and subscription.view is not None
+    ]
+
+
+def _is_settled(world: World) -> bool:
+    return world.account.present_s > PRESENT_S and len(_served(world)) == 1
+
+
 def _close_ledger(world: World) -> None:
     """There is one owner, and published is what is acked: nothing is pending in its index, or on its way."""
-    owners = 0
-    for bridge in world.bridges:
-        for topic in [] if bridge.core is None else bridge.core.topics.all():
-            subscription = topic.subscriptions.get("s")
-            if topic.role != "owner" or topic.index is None or subscription is None or subscription.view is None:
-                continue
-            owners += 1
-            pending, unacked = topic.index.counts.pending(subscription.view), len(subscription.dispatcher.unacked)
-            if pending or unacked or subscription.waiting:
-                raise Broken(f"{pending} pending, {unacked} in flight, {subscription.waiting} ready, and all is acked")
-    if owners != 1:
-        raise Broken(f"{owners} bridges dispatch, in peace")
+    served = _served(world)
+    for index, subscription in served:
+        assert subscription.view is not None
+        pending, unacked = index.counts.pending(subscription.view), len(subscription.dispatcher.unacked)
+        if pending or unacked or subscription.waiting:
+            raise Broken(f"{pending} pending, {unacked} in flight, {subscription.waiting} ready, and all is acked")
+    if len(served) != 1:
+        raise Broken(f"{len(served)} bridges dispatch, in peace")
 
 
 def _heal(world: World) -> None:

@@ -33,6 +33,7 @@ class Watcher:
         world.cluster.on_kept = self.on_kept
         world.account.on_received = self.on_received
         world.cluster.on_forgotten = world.account.forgotten
+        world.cluster.on_expired = world.account.expired
         world.cluster.on_elected = self.on_elected
 
     def on_elected(self, name: str) -> None:
