@@ -16,7 +16,7 @@ from bridge.cli import app
 from bridge.config import ENV_PREFIX, Settings
 from bridge.web.metrics.scrape import FAMILIES
 from bridge.web.rest.openapi import OPERATIONS
-from bridge.web.rest.schemas import SCHEMAS
+from bridge.web.rest.schemas import schemas
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 _WIDTH = 110
@@ -81,10 +81,10 @@ def _calls() -> str:
         parameters = "; ".join(f"`{each.name}`: {each.says}" for each in operation.query)
         says = operation.says + (f". Parameters: {parameters}" if parameters else "")
         if operation.body is not None:
-            says += f". Body: `{_fields(SCHEMAS[operation.body])}`"
+            says += f". Body: `{_fields(schemas()[operation.body])}`"
         answer = f"{operation.status} " if operation.status != 200 else ""
         rows.append(
-            f"| `{operation.method} {operation.path}` | {answer}`{_fields(SCHEMAS[operation.answer])}` | {says} |"
+            f"| `{operation.method} {operation.path}` | {answer}`{_fields(schemas()[operation.answer])}` | {says} |"
         )
     return "\n".join(rows)
 
@@ -93,7 +93,7 @@ def _fields(schema: dict[str, Any]) -> str:
     """What an answer looks like, in short: names, nested ones in brackets."""
     schema = next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), schema)
     if "$ref" in schema:
-        schema = SCHEMAS[schema["$ref"].rpartition("/")[2]]
+        schema = schemas()[schema["$ref"].rpartition("/")[2]]
     if schema.get("type") == "array":
         return f"[{_fields(schema['items'])}]"
     if isinstance(schema.get("additionalProperties"), dict):

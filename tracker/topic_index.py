@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tracker import limits
 from tracker.bulk.load import BulkRecords
@@ -38,7 +38,7 @@ class TimePartition(NamedTuple):
     end_ms: int
     entries: int
     bytes: int
-    tier: str
+    tier: Literal["memory", "disk"]
     state: PartitionState
     min_position: Position
     max_position: Position

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bridge.answers.values import Engine
 from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -20,7 +21,6 @@ from bridge.cli.common import (
     print_json,
     print_table,
 )
-from bridge.refill.rebuild_status import Engine
 
 _POLL_S = 0.5
 _ENDED = ("succeeded", "failed", "differs")

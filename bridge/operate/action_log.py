@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
-from bridge import limits
+from bridge import answers, limits
 from tracker.store.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class ActionLog:
         outcomes: Mapping[str, int] | None = None,
     ) -> None:
         """Note an act, on disk when this returns. One that cannot be noted was done all the same: that is logged."""
-        record: dict[str, Any] = {
+        record: answers.Act = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "actor": actor,
             "peer": peer,
@@ -64,16 +64,17 @@ class ActionLog:
         else:
             self.failure = None
 
-    async def latest(self, limit: int, before: int | None = None) -> list[dict[str, Any]]:
+    async def latest(self, limit: int, before: int | None = None) -> list[answers.Action]:
         """Return the last acts, newest first; those before the one with an id. Raises OSError."""
         return await asyncio.to_thread(self._latest, limit, before)
 
-    def _append(self, record: dict[str, Any]) -> None:
+    def _append(self, record: answers.Act) -> None:
         with self._lock:
             if self._next_id is None:
                 last = next(self._records(), None)
                 self._next_id = 1 if last is None else last["id"] + 1
-            line = json.dumps({"id": self._next_id, **record}).encode() + b"\n"
+            numbered: answers.Action = {"id": self._next_id, **record}
+            line = json.dumps(numbered).encode() + b"\n"
             self._rotate(len(line))
             fresh = not self._file.exists()
             descriptor = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
@@ -98,8 +99,8 @@ class ActionLog:
                 newer.replace(older)
         sync_folder(self._file.parent)
 
-    def _latest(self, limit: int, before: int | None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    def _latest(self, limit: int, before: int | None) -> list[answers.Action]:
+        found: list[answers.Action] = []
         with self._lock:
             for record in self._records():
                 if len(found) >= limit:
@@ -108,7 +109,7 @@ class ActionLog:
                     found.append(record)
         return found
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[answers.Action]:
         """Newest first, without what is damaged."""
         for file in self._files():
             for line in _lines_backwards(file):
@@ -122,12 +123,12 @@ class ActionLog:
         return [self._file, *older]
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> answers.Action | None:
     try:
-        record = json.loads(line)
+        record: Any = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("id"), int) else None
+    return cast(answers.Action, record) if isinstance(record, dict) and isinstance(record.get("id"), int) else None
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:

@@ -5,9 +5,9 @@ import base64
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from bridge import limits
+from bridge import answers, limits
+from bridge.answers.values import EntryState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import entry_metadata, entry_parts
@@ -49,14 +49,6 @@ class Wanted:
         return matches
 
 
-@dataclass(frozen=True)
-class Page:
-    """Entries as REST gives them, and where to go on; None when all was looked at."""
-
-    entries: list[dict[str, Any]]
-    cursor: str | None
-
-
 class Pending:
     """The pending entries of one subscription; without `subscription` nobody is connected."""
 
@@ -66,13 +58,13 @@ class Pending:
         self._view = view
         self._subscription = subscription
 
-    async def search(self, wanted: Wanted, cursor: str | None, limit: int, *, payload: bool) -> Page:
+    async def search(self, wanted: Wanted, cursor: str | None, limit: int, *, payload: bool) -> answers.Pending:
         """Return at most `limit` entries in due order, after looking at a bounded number; others get their turn.
 
         A page may be empty although more follow. Raises ValueError for a cursor that is none, StoreError.
         """
         query, at = wanted.query(), parse_cursor(cursor)
-        entries: list[dict[str, Any]] = []
+        entries: list[answers.Entry] = []
         for _ in range(limits.SEARCH_SCAN // limits.SEARCH_SLICE):
             page = self._index.search.page(self._view, query, at, limit - len(entries), limits.SEARCH_SLICE)
             entries += [self._entry(found, payload) for found in page.found]
@@ -80,13 +72,13 @@ class Pending:
             if at is None or len(entries) >= limit:
                 break
             await asyncio.sleep(0)
-        return Page(entries, None if at is None else at.hex())
+        return {"entries": entries, "cursor": None if at is None else at.hex()}
 
-    def _entry(self, found: Found, payload: bool) -> dict[str, Any]:
+    def _entry(self, found: Found, payload: bool) -> answers.Entry:
         entry = found.entry
         position = (entry.ledger, entry.entry)
         metadata, body = _parts(entry.raw)
-        answer: dict[str, Any] = {
+        answer: answers.Entry = {
             "position": f"{entry.ledger}:{entry.entry}",
             "deliverAt": entry.deliver_at_ms,
             "publishTime": None if metadata is None else metadata.publish_time,
@@ -99,10 +91,10 @@ class Pending:
             "tier": "disk" if self._index.window.get(entry.key) is None else "memory",
             "state": self._state(position),
         }
-        return answer | _payload(metadata, body) if payload else answer
+        return {**answer, **_payload(metadata, body)} if payload else answer
 
-    def _state(self, position: tuple[int, int]) -> str:
-        """One of pending, expedited, ready (waits for permits), in-flight (a consumer has it)."""
+    def _state(self, position: tuple[int, int]) -> EntryState:
+        """`ready` waits for permits, `in-flight`: a consumer has it."""
         if self._subscription is not None and position in self._subscription.dispatcher.unacked:
             return "in-flight"
         if position in self._view.outstanding:
@@ -137,7 +129,7 @@ def _parts(raw: bytes) -> tuple[MessageMetadata | None, bytes]:
         return None, raw
 
 
-def _payload(metadata: MessageMetadata | None, body: bytes) -> dict[str, Any]:
+def _payload(metadata: MessageMetadata | None, body: bytes) -> answers.Payload:
     """The payload in base64, cut to a bound, uncompressed where the standard library can."""
     compression = CompressionType.NONE if metadata is None else metadata.compression
     if compression == CompressionType.ZLIB:

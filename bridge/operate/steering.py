@@ -7,11 +7,11 @@ acked, or is acked and never goes out. Its outcome is told once both the broker 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 
 import structlog
 
 from bridge import limits
+from bridge.answers.values import Outcome
 from bridge.broker.acknowledger import acknowledge
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
@@ -21,16 +21,6 @@ from tracker import EARLIEST, Position, StoreError, TopicIndex
 from tracker.search import Standing
 
 log = structlog.get_logger(__name__)
-
-
-class Outcome(StrEnum):
-    """What came of it. `already-dispatched`: a consumer has it, or may have had it; it is left as it is."""
-
-    cancelled = "cancelled"
-    expedited = "expedited"
-    dispatched = "already-dispatched"
-    acked = "already-acked"
-    unknown = "unknown"
 
 
 _OUTCOMES = {

@@ -8,9 +8,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bridge import limits
+from bridge import answers, limits
 from tracker import StoreError, SubscriptionView, TopicIndex
 from tracker.keys import key_time, successor, time_bound
 
@@ -38,7 +38,7 @@ class Forecast(NamedTuple):
     catch_up_s: float | None
     behind_entries: int = 0
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> answers.Forecast:
         """Return what REST says."""
         return {
             "peakPerSecond": round(self.peak_per_second, 1),

@@ -4,9 +4,10 @@ a subscription past the bridge, more coming due than consumers have shown to tak
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from bridge import answers
+from bridge.answers.values import Severity
 from bridge.operate.storm import Forecast
 from bridge.operate.waiting import DeliveryState, waiting_warnings
 from tracker import TopicIndex
@@ -20,13 +21,6 @@ SHOWN_OVER_S = 5.0
 """What consumers have shown is the highest rate over at least so long."""
 
 
-class Severity(StrEnum):
-    """How bad it is."""
-
-    warning = "warning"
-    critical = "critical"
-
-
 class OperatorWarning(NamedTuple):
     """One warning; `code` is stable, for programs and for the runbooks."""
 
@@ -35,10 +29,10 @@ class OperatorWarning(NamedTuple):
     text: str
     subscription: str | None = None
 
-    def answer(self, topic: str | None = None) -> dict[str, Any]:
+    def answer(self, topic: str | None = None) -> answers.OperatorWarning:
         """Return what REST says."""
         return {
-            "severity": self.severity.value,
+            "severity": self.severity,
             "code": self.code,
             "topic": topic,
             "subscription": self.subscription,

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
+from bridge import answers
+from bridge.answers.values import AuditState, Engine
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
 from bridge.refill.comparison import Comparison, ComparisonResult, TopicSide
-from bridge.refill.rebuild_status import Engine, RebuildStatus
+from bridge.refill.rebuild_status import RebuildStatus
 from bridge.refill.spark_job import JobError, SparkJob
 from spark_jobs.plan import FINGERPRINTS_NAME, ReadSpec, read_fingerprints
 from tracker import StoreError
@@ -38,20 +39,20 @@ class AuditStatus:
     """Why what a job was to read was read in the bridge instead."""
 
     @property
-    def state(self) -> str:
-        """One of running, succeeded (all is equal), differs, failed."""
+    def state(self) -> AuditState:
+        """How it stands; succeeded: all is equal."""
         if self.finished_ms is None:
             return "running"
         if self.error is not None:
             return "failed"
         return "succeeded" if self.result.equal else "differs"
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> answers.AuditStatus:
         """Return what REST says."""
         return {
             "state": self.state,
             "stage": self.stage,
-            "engine": self.engine.value,
+            "engine": self.engine,
             "entriesTotal": self.entries_total,
             "entriesRead": self.entries_read,
             "compared": self.result.compared,

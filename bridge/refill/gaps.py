@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from bridge import limits
+from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
@@ -21,7 +22,7 @@ from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.audit import Audit
 from bridge.refill.comparison import Comparison, TopicSide, fingerprints_of
-from bridge.refill.rebuild_status import Engine, Proof, RebuildStatus, Trigger
+from bridge.refill.rebuild_status import Proof, RebuildStatus
 from bridge.refill.spark_job import JobError
 from bridge.refill.spark_rebuild import SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
+from bridge import answers
+from bridge.answers.values import Engine, RebuildState, Trigger
 from tracker import Position
-
-
-class Trigger(StrEnum):
-    """Why an index is rebuilt."""
-
-    operator = "operator"
-    ownership = "ownership"
-    seek = "seek"
-
-
-class Engine(StrEnum):
-    """What reads the topic again."""
-
-    auto = "auto"
-    spark = "spark"
-    in_process = "in-process"
 
 
 @dataclass(frozen=True)
@@ -34,7 +18,7 @@ class Proof:
     checksum: int
     from_ms: int
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> answers.Proof:
         """Return what REST says."""
         return {"count": self.count, "checksum": f"{self.checksum:016x}", "from": self.from_ms}
 
@@ -60,8 +44,8 @@ class RebuildStatus:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
-    def state(self) -> str:
-        """One of queued, running, succeeded, failed."""
+    def state(self) -> RebuildState:
+        """How it stands."""
         if self.finished_ms is None:
             return "queued" if self.stage == "queued" else "running"
         return "succeeded" if self.error is None else "failed"
@@ -77,14 +61,14 @@ class RebuildStatus:
             return None
         return round(elapsed * max(self.entries_total - self.entries_read, 0) / self.entries_read)
 
-    def answer(self, now_ms: int) -> dict[str, Any]:
+    def answer(self, now_ms: int) -> answers.RebuildStatus:
         """Return what REST says."""
         return {
             "id": self.id,
             "state": self.state,
             "stage": self.stage,
-            "trigger": self.trigger.value,
-            "engine": self.engine.value,
+            "trigger": self.trigger,
+            "engine": self.engine,
             "after": str(self.after),
             "to": str(self.to),
             "entriesTotal": self.entries_total,

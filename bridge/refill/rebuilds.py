@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from bridge import answers
+from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerConnection
 from bridge.refill.audit import Audit, AuditStatus
 from bridge.refill.comparison import Comparison
 from bridge.refill.gaps import GapFiller
-from bridge.refill.rebuild_status import Engine, RebuildStatus, Trigger
+from bridge.refill.rebuild_status import RebuildStatus
 from bridge.refill.spark_job import SparkJob, SparkSettings
 from tracker import TopicIndex
 
@@ -46,10 +48,10 @@ class Rebuilds:
         """The last rebuilds, newest first; that one may be under way."""
         return list(self._gaps.statuses)
 
-    def history_answer(self) -> dict[str, Any] | None:
+    def history_answer(self) -> answers.Rebuild | None:
         """Return what REST says: the newest rebuild, and those `earlier`; None without any."""
-        answers = [status.answer(self._now_ms()) for status in self._gaps.statuses]
-        return answers[0] | {"earlier": answers[1:]} if answers else None
+        told = [status.answer(self._now_ms()) for status in self._gaps.statuses]
+        return {**told[0], "earlier": told[1:]} if told else None
 
     @property
     def is_rebuilding(self) -> bool:

@@ -8,6 +8,7 @@ from itertools import islice
 import structlog
 
 from bridge import limits
+from bridge.answers.values import Trigger
 from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.fetch import Fetched, fetch_entries
@@ -24,7 +25,6 @@ from bridge.net.backoff import Backoff
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
-from bridge.refill.rebuild_status import Trigger
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.pass_through import PassThrough

@@ -12,13 +12,14 @@ from typing import TypeVar
 import structlog
 
 from bridge import limits
+from bridge.answers.values import Severity
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.reader import open_reader
 from bridge.dispatch.dispatcher import ConsumerState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.operate.warnings import OperatorWarning, Severity
+from bridge.operate.warnings import OperatorWarning
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.topics.context import BridgeContext

@@ -6,6 +6,7 @@ import contextlib
 import structlog
 
 from bridge import limits
+from bridge.answers.values import Role, Severity
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates
 from bridge.dispatch.tracked_subscription import TrackedSubscription
@@ -16,7 +17,7 @@ from bridge.net.backoff import Backoff
 from bridge.net.failures import Part
 from bridge.net.tasks import beside
 from bridge.operate.outlook import Outlook
-from bridge.operate.warnings import OperatorWarning, Severity
+from bridge.operate.warnings import OperatorWarning
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.refill.rebuild_status import RebuildStatus
@@ -38,7 +39,7 @@ class TrackedTopic:
     def __init__(self, topic: str, context: BridgeContext) -> None:
         """Nothing starts before `run`."""
         self.topic = topic
-        self.role = "opening"
+        self.role: Role = "opening"
         self.owner: str | None = None
         self.unneeded = False
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from bridge.answers.values import Engine
 from bridge.cli import main
 from bridge.embedded import EmbeddedPulsar
 from bridge.refill.audit import AuditStatus
-from bridge.refill.rebuild_status import Engine
 from bridge.refill.rebuilds import Rebuilds
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
 from bridge.operate.waiting import DeliveryState, Lately, RecentLateness, waiting_warnings
@@ -12,7 +13,6 @@ from bridge.operate.warnings import (
     ACK_HOLES_WARNING,
     PINNED_BYTES_WARNING,
     Policies,
-    Severity,
     ShownRate,
     topic_warnings,
 )

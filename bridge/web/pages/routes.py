@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bridge import limits
+from bridge import answers, limits
 from bridge.clock import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.control import ACCESS, CALLER, Permission, may, visible_topics
@@ -82,7 +82,7 @@ def _actor(request: web.Request) -> str | None:
     return None if request.app[ACCESS].mode == "off" else request[CALLER].name
 
 
-async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any]], str | None]:
+async def _actions(request: web.Request, topic: str) -> tuple[list[answers.Action], str | None]:
     """The latest acts on a topic among the latest of all, and why some may be missing."""
     acts = request.app[ACTIONS]
     try:
@@ -92,7 +92,7 @@ async def _actions(request: web.Request, topic: str) -> tuple[list[dict[str, Any
     return [each for each in latest if each["topic"] == topic][:ACTIONS_SHOWN], acts.failure
 
 
-def _topic_values(topic: TrackedTopic, actions: list[dict[str, Any]] | None, *, can_steer: bool) -> dict[str, Any]:
+def _topic_values(topic: TrackedTopic, actions: list[answers.Action] | None, *, can_steer: bool) -> dict[str, Any]:
     now_ms = wall_clock_ms()
     rebuilds = None if topic.tenure is None else topic.tenure.rebuilds
     return topic_values(

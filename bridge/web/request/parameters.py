@@ -6,6 +6,7 @@ import json
 
 from aiohttp import web
 
+from bridge import answers
 from bridge.notation.message_ids import MessageId
 from bridge.notation.numbers import whole_number
 from bridge.notation.quantities import DURATION_MAX_MS, parse_duration_ms
@@ -22,7 +23,8 @@ TOPIC = f"{ROOT}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
 
 def refused(kind: type[web.HTTPError], reason: str) -> web.HTTPError:
     """Return an error to raise, its reason as JSON."""
-    return kind(text=json.dumps({"reason": reason}), content_type="application/json")
+    error: answers.Error = {"reason": reason}
+    return kind(text=json.dumps(error), content_type="application/json")
 
 
 def topic_name(request: web.Request) -> TopicName:

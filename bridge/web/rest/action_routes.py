@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from aiohttp import web
 
-from bridge import limits
+from bridge import answers, limits
 from bridge.operate.action_log import ActionLog
 from bridge.web.access.control import CALLER, Permission, require, visible_names
 from bridge.web.request.parameters import ROOT, number_in, refused
+from bridge.web.rest.answering import Answer
 
 routes = web.RouteTableDef()
 
@@ -41,13 +41,13 @@ async def note_action(
 
 
 @routes.get(f"{ROOT}/actions")
-async def actions(request: web.Request) -> web.Response:
+async def actions(request: web.Request) -> Answer[list[answers.Action]]:
     """List the last acts, newest first, on topics that the caller may steer."""
     limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.ACTIONS_PAGE_MAX)
     before = number_in(request, "before", 0, 1, MAX_ID) or None
     if request[CALLER].rules.sees_all:
         await require(request, Permission.STEER)
-    found: list[dict[str, Any]] = []
+    found: list[answers.Action] = []
     scanned = 0
     while len(found) < limit and scanned < limits.ACTIONS_SCANNED_MAX:
         part = await _read(request, limit, before)
@@ -56,16 +56,16 @@ async def actions(request: web.Request) -> web.Response:
         if len(part) < limit:
             break
         before = part[-1]["id"]
-    return web.json_response(found[:limit])
+    return Answer(found[:limit])
 
 
-async def _of_the_callers(request: web.Request, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _of_the_callers(request: web.Request, records: list[answers.Action]) -> list[answers.Action]:
     named = [record["topic"] for record in records if record["topic"]]
     allowed = await visible_names(request, named, Permission.STEER)
     return [record for record in records if record["topic"] in allowed]
 
 
-async def _read(request: web.Request, limit: int, before: int | None) -> list[dict[str, Any]]:
+async def _read(request: web.Request, limit: int, before: int | None) -> list[answers.Action]:
     try:
         return await request.app[ACTIONS].latest(limit, before)
     except OSError as error:

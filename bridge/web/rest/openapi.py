@@ -15,7 +15,7 @@ from aiohttp import web
 from bridge import limits
 from bridge.web.request.parameters import ROOT, TOPIC
 from bridge.web.rest.pending_routes import ENTRY, PENDING, SUBSCRIPTION
-from bridge.web.rest.schemas import SCHEMAS, reference
+from bridge.web.rest.schemas import reference, schemas
 
 PATH = "/openapi.json"
 
@@ -32,7 +32,7 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One call. `answer`: a schema of SCHEMAS; `errors`: the statuses beside 401, 403 and, with a topic, 404."""
+    """One call. `answer`: one of ANSWERS; `errors`: the statuses beside 401, 403 and, with a topic, 404."""
 
     method: str
     path: str
@@ -232,7 +232,7 @@ def description() -> dict[str, Any]:
         "info": {"title": "Pulsar delay bridge", "version": importlib.metadata.version("pulsar-delay-bridge")},
         "security": [{}, {"bearer": []}],
         "paths": paths,
-        "components": {"schemas": SCHEMAS, "securitySchemes": {"bearer": bearer}},
+        "components": {"schemas": schemas(), "securitySchemes": {"bearer": bearer}},
     }
 
 

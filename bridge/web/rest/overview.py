@@ -6,11 +6,12 @@ import asyncio
 import importlib.metadata
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
-from bridge import limits
+from bridge import answers, limits
+from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Lateness
-from bridge.operate.warnings import OperatorWarning, Severity
+from bridge.operate.warnings import OperatorWarning
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.served import Served
 from bridge.web.request.shown import index_shown, subscriptions_shown
@@ -22,15 +23,38 @@ CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
 
 
-async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms: int) -> dict[str, Any]:
+@dataclass
+class _Sums:
+    """What topics have together; sizes in bytes."""
+
+    entries: int = 0
+    storage_size: int = 0
+    memory_entries: int = 0
+    memory_size: int = 0
+    pending: int = 0
+    lateness: Lateness = field(default_factory=Lateness)
+
+    def add(self, topic: TrackedTopic) -> None:
+        """Add a topic."""
+        index = index_shown(topic)
+        if index is not None:
+            self.entries += index.entries
+            self.storage_size += index.bytes
+            self.memory_entries += len(index.window)
+            self.memory_size += index.window.bytes_held
+            self.pending += pending_in(index)
+        for subscription in subscriptions_shown(topic).values():
+            self.lateness.add(subscription.stats.lateness)
+
+
+async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms: int) -> answers.Overview:
     """Add topics up; others get their turn in between."""
     due = dict.fromkeys(DUE_WITHIN_S, 0)
-    sums = dict.fromkeys(("entries", "storageSize", "memoryEntries", "memorySize", "pending"), 0)
-    lateness = Lateness()
+    sums = _Sums()
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
     for number, topic in enumerate(topics, 1):
-        _add_topic(topic, sums, lateness)
+        sums.add(topic)
         _add_due(topic, due, now_ms)
         warnings += [each.answer(topic.topic) for each in topic.warnings()]
         if number % limits.TOPICS_SLICE == 0:
@@ -45,10 +69,14 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
         "clockOffsetMs": None if (offset := bridge.clock_offset_s) is None else round(offset * 1000),
         "topics": len(topics),
         "owned": sum(topic.role == "owner" for topic in topics),
-        **sums,
+        "entries": sums.entries,
+        "storageSize": sums.storage_size,
+        "memoryEntries": sums.memory_entries,
+        "memorySize": sums.memory_size,
+        "pending": sums.pending,
         "dueWithin": {str(bound): count for bound, count in due.items()},
-        "lateness": lateness_answer(lateness),
-        "warnings": sorted(warnings, key=lambda each: each["severity"] != Severity.critical.value),
+        "lateness": lateness_answer(sums.lateness),
+        "warnings": sorted(warnings, key=lambda each: each["severity"] != Severity.critical),
         "clientConnections": 0 if bridge.gateway is None else bridge.gateway.connections,
         "diskFree": disk.free,
         "diskTotal": disk.total,
@@ -84,15 +112,3 @@ def _add_due(topic: TrackedTopic, due: dict[int, int], now_ms: int) -> None:
         assert index is not None
         for bound, count in zip(DUE_WITHIN_S, due_within(index, view, now_ms), strict=True):
             due[bound] += count
-
-
-def _add_topic(topic: TrackedTopic, sums: dict[str, int], lateness: Lateness) -> None:
-    index = index_shown(topic)
-    if index is not None:
-        sums["entries"] += index.entries
-        sums["storageSize"] += index.bytes
-        sums["memoryEntries"] += len(index.window)
-        sums["memorySize"] += index.window.bytes_held
-        sums["pending"] += pending_in(index)
-    for subscription in subscriptions_shown(topic).values():
-        lateness.add(subscription.stats.lateness)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from bridge import limits
+from bridge import answers, limits
+from bridge.answers.values import Outcome
 from bridge.operate.pending import Pending, Wanted
-from bridge.operate.steering import NotTracked, Outcome, Steering, SteeringError
+from bridge.operate.steering import NotTracked, Steering, SteeringError
 from bridge.web.request.parameters import (
     TOPIC,
     flag_in,
@@ -24,6 +25,7 @@ from bridge.web.request.parameters import (
 )
 from bridge.web.request.shown import subscriptions_shown
 from bridge.web.rest.action_routes import note_action
+from bridge.web.rest.answering import Answer
 from tracker import Position, StoreError
 
 SUBSCRIPTION = f"{TOPIC}/subscription/{{subscription}}"
@@ -35,7 +37,7 @@ routes = web.RouteTableDef()
 
 
 @routes.get(PENDING)
-async def pending(request: web.Request) -> web.Response:
+async def pending(request: web.Request) -> Answer[answers.Pending]:
     """Search what a subscription has not acked yet."""
     topic = tracked_topic(request)
     index = index_of(topic)
@@ -50,44 +52,44 @@ async def pending(request: web.Request) -> web.Response:
         raise refused(web.HTTPBadRequest, str(error)) from None
     except StoreError as error:
         raise refused(web.HTTPServiceUnavailable, str(error)) from error
-    return web.json_response({"entries": page.entries, "cursor": page.cursor})
+    return Answer(page)
 
 
 @routes.delete(ENTRY)
-async def cancel(request: web.Request) -> web.Response:
+async def cancel(request: web.Request) -> Answer[answers.OneOutcome]:
     """Cancel one entry."""
     return await _one(request, "cancel")
 
 
 @routes.post(f"{ENTRY}/deliver-now")
-async def deliver_now(request: web.Request) -> web.Response:
+async def deliver_now(request: web.Request) -> Answer[answers.OneOutcome]:
     """Deliver one entry now."""
     return await _one(request, "deliver-now")
 
 
 @routes.post(f"{SUBSCRIPTION}/cancel")
-async def cancel_some(request: web.Request) -> web.Response:
+async def cancel_some(request: web.Request) -> Answer[answers.Outcomes]:
     """Cancel the entries that the body lists."""
     return await _some(request, "cancel")
 
 
 @routes.post(f"{SUBSCRIPTION}/deliver-now")
-async def deliver_some_now(request: web.Request) -> web.Response:
+async def deliver_some_now(request: web.Request) -> Answer[answers.Outcomes]:
     """Deliver the entries now that the body lists."""
     return await _some(request, "deliver-now")
 
 
-async def _one(request: web.Request, act: str) -> web.Response:
+async def _one(request: web.Request, act: str) -> Answer[answers.OneOutcome]:
     position = position_from(request, request.match_info["position"])
     outcomes = await _steer(request, act, [position])
-    return web.json_response({"outcome": outcomes[position].value})
+    return Answer({"outcome": outcomes[position]})
 
 
-async def _some(request: web.Request, act: str) -> web.Response:
+async def _some(request: web.Request, act: str) -> Answer[answers.Outcomes]:
     outcomes = await _steer(request, act, await _listed(request))
     counted = Counter(outcome.value for outcome in outcomes.values())
-    entries = {str(position): outcome.value for position, outcome in outcomes.items()}
-    return web.json_response({"outcomes": dict(counted), "entries": entries})
+    entries = {str(position): outcome for position, outcome in outcomes.items()}
+    return Answer({"outcomes": dict(counted), "entries": entries})
 
 
 async def _steer(request: web.Request, act: str, positions: Sequence[Position]) -> dict[Position, Outcome]:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
-from bridge import limits
+from bridge import answers, limits
 from bridge.topics.tracked_topic import TrackedTopic
-from bridge.web.rest.views import topic_summary
+from bridge.web.rest.views import topic_row
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 async def topic_rows(
     topics: Iterable[TrackedTopic], wanted: str, sort: str, *, descending: bool = False
-) -> list[dict[str, Any]]:
+) -> list[answers.TopicRow]:
     """Return the topics with `wanted` in their names, sorted by a field; others get their turn in between."""
     wanted = wanted.lower()
     rows = []
     for number, topic in enumerate(list(topics), 1):
         if wanted in topic.topic.lower():
-            rows.append(topic_summary(topic))
+            rows.append(topic_row(topic))
         if number % limits.TOPICS_SLICE == 0:
             await asyncio.sleep(0)
     return sort_rows(rows, sort, descending=descending)
 
 
-def sort_rows(rows: list[dict[str, Any]], field: str, *, descending: bool) -> list[dict[str, Any]]:
+def sort_rows(rows: list[Row], field: str, *, descending: bool) -> list[Row]:
     """Sort by a field, equal ones by topic; what has no value comes last either way."""
     rows = sorted(rows, key=lambda row: row["topic"])
     with_value = [row for row in rows if row[field] is not None]

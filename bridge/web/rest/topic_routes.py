@@ -2,11 +2,10 @@
 
 import asyncio
 from itertools import islice
-from typing import Any
 
 from aiohttp import web
 
-from bridge import limits
+from bridge import answers, limits
 from bridge.clock import wall_clock_ms
 from bridge.web.access.control import visible_topics
 from bridge.web.request.parameters import (
@@ -23,6 +22,7 @@ from bridge.web.request.parameters import (
     view_of,
 )
 from bridge.web.request.served import BRIDGE
+from bridge.web.rest.answering import Answer
 from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import topic_rows
 from bridge.web.rest.views import partition_table, topic_stats
@@ -40,15 +40,15 @@ DEFAULT_BARS = 300
 
 
 @routes.get(f"{ROOT}/overview")
-async def overview(request: web.Request) -> web.Response:
+async def overview(request: web.Request) -> Answer[answers.Overview]:
     """Tell of the bridge as a whole, and of the topics that the caller may see added up."""
     bridge = request.app[BRIDGE]
     topics = await visible_topics(request)
-    return web.json_response(await overview_answer(bridge, topics, wall_clock_ms()))
+    return Answer(await overview_answer(bridge, topics, wall_clock_ms()))
 
 
 @routes.get(f"{ROOT}/topics")
-async def topics(request: web.Request) -> web.Response:
+async def topics(request: web.Request) -> Answer[list[answers.TopicRow]]:
     """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
     found = await visible_topics(request)
     rows = await topic_rows(
@@ -56,37 +56,36 @@ async def topics(request: web.Request) -> web.Response:
     )
     start = number_in(request, "offset", 0, 0, 10**9)
     limit = number_in(request, "limit", limits.TOPICS_PAGE_MAX, 1, limits.TOPICS_PAGE_MAX)
-    return web.json_response(rows[start : start + limit], headers={"X-Total-Count": str(len(rows))})
+    return Answer(rows[start : start + limit], headers={"X-Total-Count": str(len(rows))})
 
 
 @routes.get(f"{TOPIC}/stats")
-async def stats(request: web.Request) -> web.Response:
+async def stats(request: web.Request) -> Answer[answers.Stats]:
     """Tell of one topic partition and its subscriptions."""
-    return web.json_response(topic_stats(tracked_topic(request)))
+    return Answer(topic_stats(tracked_topic(request)))
 
 
 @routes.get(f"{TOPIC}/ready")
-async def ready(request: web.Request) -> web.Response:
+async def ready(request: web.Request) -> Answer[answers.Ready]:
     """Tell whether one topic partition is served."""
     topic = known_topic(request)
     if not topic.is_served:
         raise refused(web.HTTPServiceUnavailable, f"{topic.topic} is not served: {not_served(topic)}")
-    return web.json_response({"topic": topic.topic, "role": topic.role, "owner": topic.owner})
+    return Answer({"topic": topic.topic, "role": topic.role, "owner": topic.owner})
 
 
 @routes.get(f"{TOPIC}/partitions")
-async def partitions(request: web.Request) -> web.Response:
+async def partitions(request: web.Request) -> Answer[answers.Partitions]:
     """Tell the sizes of the time partitions."""
     topic = tracked_topic(request)
     name = request.query.get("subscription")
     if name is not None:
         view_of(index_of(topic), name)
-    text = await partition_table(topic, wall_clock_ms(), name)
-    return web.Response(text=text, content_type="application/json")
+    return Answer(await partition_table(topic, wall_clock_ms(), name))
 
 
 @routes.get(f"{TOPIC}/partitions/chart")
-async def chart(request: web.Request) -> web.Response:
+async def chart(request: web.Request) -> Answer[answers.Chart]:
     """Tell the sizes of the time partitions, added up to so few bars that a person can see them."""
     index = index_of(tracked_topic(request))
     name = request.query.get("subscription")
@@ -95,7 +94,7 @@ async def chart(request: web.Request) -> web.Response:
     start, end = time_in(request, "from"), time_in(request, "to")
     wanted = number_in(request, "bars", DEFAULT_BARS, 1, limits.CHART_BARS_MAX)
     if span is None:
-        return web.json_response({"widthMs": width, "from": start, "to": end, "barMs": width, "bars": []})
+        return Answer({"widthMs": width, "from": start, "to": end, "barMs": width, "bars": []})
     first = span[0] if start is None else start // width
     last = span[1] if end is None else max((end - 1) // width, first)
     first, last = max(first, 0), min(last, max(span[1], first))
@@ -103,7 +102,7 @@ async def chart(request: web.Request) -> web.Response:
     if per_bar >= PAGE_PARTITIONS // 2:  # whole pages are added up much faster
         per_bar = -(-per_bar // PAGE_PARTITIONS) * PAGE_PARTITIONS
     first = first // per_bar * per_bar
-    bars: list[dict[str, Any]] = []
+    bars: list[answers.Bar] = []
     made = index.counts.bars(first, per_bar, -(-(last - first + 1) // per_bar), view)
     while part := list(islice(made, limits.CHART_SLICE)):
         bars += [
@@ -121,12 +120,12 @@ async def chart(request: web.Request) -> web.Response:
             if bar.entries
         ]
         await asyncio.sleep(0)
-    answer = {"widthMs": width, "from": first * width, "to": (last + 1) * width, "barMs": per_bar * width, "bars": bars}
-    return web.json_response(answer)
+    start, end = first * width, (last + 1) * width
+    return Answer({"widthMs": width, "from": start, "to": end, "barMs": per_bar * width, "bars": bars})
 
 
 @routes.get(f"{TOPIC}/subscription/{{subscription}}/histogram")
-async def histogram(request: web.Request) -> web.Response:
+async def histogram(request: web.Request) -> Answer[answers.Histogram]:
     """Tell what comes due when, for one subscription; a bound within a time partition costs reading that."""
     index = index_of(tracked_topic(request))
     view = view_of(index, request.match_info["subscription"])
@@ -141,7 +140,7 @@ async def histogram(request: web.Request) -> web.Response:
     if steps > limits.HISTOGRAM_BUCKETS_MAX:
         reason = f"{steps} buckets from {start} to {end} in steps of {step} ms: at most {limits.HISTOGRAM_BUCKETS_MAX}"
         raise refused(web.HTTPBadRequest, reason)
-    buckets = []
+    buckets: list[answers.Bucket] = []
     try:
         for bucket in index.counts.histogram(start, step, steps, view):
             if bucket.entries:
@@ -149,7 +148,7 @@ async def histogram(request: web.Request) -> web.Response:
             await asyncio.sleep(0)
     except StoreError as error:
         raise refused(web.HTTPServiceUnavailable, str(error)) from error
-    return web.json_response({"stepMs": step, "buckets": buckets})
+    return Answer({"stepMs": step, "buckets": buckets})
 
 
 def _sorted_by(request: web.Request) -> str:

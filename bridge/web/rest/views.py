@@ -3,23 +3,26 @@
 import asyncio
 import json
 from itertools import islice
-from typing import Any
 
-from bridge import limits
+from bridge import answers, limits
 from bridge.dispatch.dispatcher import Again, ConsumerState
 from bridge.dispatch.subscription_stats import Cause, Lateness, SubscriptionStats
-from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.shown import index_shown, subscriptions_shown
+from bridge.web.rest.answering import Written
 from tracker import SubscriptionView, TimePartition, TopicIndex
 
 DUE_WITHIN_S = (60, 3_600, 86_400)
 """A minute, an hour, a day: what comes due within is told."""
 
 
-def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
+def topic_row(topic: TrackedTopic) -> answers.TopicRow:
     """One row of the list of tracked topic partitions."""
+    return {**_summary(topic), "warnings": len(topic.warnings())}
+
+
+def _summary(topic: TrackedTopic) -> answers.TopicSummary:
     index = index_shown(topic)
     harvested = None if index is None else index.harvested_position
     stats = None if index is None else [each.stats for each in subscriptions_shown(topic).values()]
@@ -42,25 +45,21 @@ def topic_summary(topic: TrackedTopic) -> dict[str, Any]:
         ),
         "early": None if stats is None else sum(each.early for each in stats),
         "rebuild": None if rebuild is None else rebuild.state,
-        "warnings": len(topic.warnings()),
     }
 
 
-def topic_stats(topic: TrackedTopic) -> dict[str, Any]:
+def topic_stats(topic: TrackedTopic) -> answers.Stats:
     """A tracked topic partition with its subscriptions."""
     index = index_shown(topic)
     views = {} if index is None else index.views()
     names = sorted({*views, *subscriptions_shown(topic)})
     return {
-        **topic_summary(topic),
+        **_summary(topic),
+        "warnings": [each.answer() for each in topic.warnings()],
         "timePartitions": None if index is None else len(index.table),
         "latestDeliverAt": None if index is None else index.latest_ms(),
         "damagedPartitions": None if index is None else len(index.damage.ranges),
-        "warnings": [each.answer() for each in topic.warnings()],
-        "subscriptions": {
-            name: _subscription(subscriptions_shown(topic).get(name), views.get(name), index) | _ahead(topic, name)
-            for name in names
-        },
+        "subscriptions": {name: _subscription(topic, name, views.get(name), index) for name in names},
     }
 
 
@@ -83,14 +82,16 @@ def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int) -> list[i
     return index.counts.about(now_ms, [now_ms + bound * 1000 for bound in DUE_WITHIN_S], view)
 
 
-async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | None = None) -> str:
-    """The sizes of the time partitions, as JSON; times in epoch ms, sizes in bytes before compression.
+async def partition_table(
+    topic: TrackedTopic, now_ms: int, subscription: str | None = None
+) -> Written[answers.Partitions]:
+    """The sizes of the time partitions; times in epoch ms, sizes in bytes before compression.
 
     There may be hundreds of thousands: others get their turn in between.
     """
     index = index_shown(topic)
     if index is None:
-        return json.dumps({"widthMs": None, "partitions": []})
+        return Written(json.dumps({"widthMs": None, "partitions": []}))
     rows: list[str] = []
     from_ms = 0
     while part := list(islice(index.partitions(now_ms, from_ms), limits.PARTITION_SLICE)):
@@ -98,10 +99,12 @@ async def partition_table(topic: TrackedTopic, now_ms: int, subscription: str | 
         rows += [json.dumps(_partition(index, views, partition)) for partition in part]
         from_ms = part[-1].end_ms
         await asyncio.sleep(0)
-    return f'{{"widthMs": {index.partition_width_ms}, "partitions": [{", ".join(rows)}]}}'
+    return Written(f'{{"widthMs": {index.partition_width_ms}, "partitions": [{", ".join(rows)}]}}')
 
 
-def _partition(index: TopicIndex, views: dict[str, SubscriptionView], partition: TimePartition) -> dict[str, Any]:
+def _partition(
+    index: TopicIndex, views: dict[str, SubscriptionView], partition: TimePartition
+) -> answers.TimePartition:
     return {
         "start": partition.start_ms,
         "end": partition.end_ms,
@@ -114,9 +117,10 @@ def _partition(index: TopicIndex, views: dict[str, SubscriptionView], partition:
 
 
 def _subscription(
-    subscription: TrackedSubscription | None, view: SubscriptionView | None, index: TopicIndex | None
-) -> dict[str, Any]:
-    """`subscription`: None while nobody was connected since this bridge took over."""
+    topic: TrackedTopic, name: str, view: SubscriptionView | None, index: TopicIndex | None
+) -> answers.Subscription:
+    subscription = subscriptions_shown(topic).get(name)  # None while nobody was connected since this bridge took over
+    forecast = topic.outlook.forecast(name)
     stats = SubscriptionStats() if subscription is None else subscription.stats
     dispatcher = None if subscription is None else subscription.dispatcher
     return {
@@ -140,16 +144,12 @@ def _subscription(
         "lateness": lateness_answer(stats.lateness),
         "latenessCauses": {cause.value: stats.causes[cause] for cause in Cause},
         "consumers": [] if dispatcher is None else [_consumer(state) for state in dispatcher.consumers],
+        "shownPerSecond": round(topic.outlook.shown_rate(name), 1),
+        "forecast": None if forecast is None else forecast.answer(),
     }
 
 
-def _ahead(topic: TrackedTopic, name: str) -> dict[str, Any]:
-    forecast = topic.outlook.forecast(name)
-    shown = round(topic.outlook.shown_rate(name), 1)
-    return {"shownPerSecond": shown, "forecast": None if forecast is None else forecast.answer()}
-
-
-def lateness_answer(lateness: Lateness) -> dict[str, Any]:
+def lateness_answer(lateness: Lateness) -> answers.Lateness:
     """Percentiles, each the upper bound of its bucket."""
     return {
         "count": lateness.count,
@@ -160,7 +160,7 @@ def lateness_answer(lateness: Lateness) -> dict[str, Any]:
     }
 
 
-def _consumer(state: ConsumerState[TrackedConsumer]) -> dict[str, Any]:
+def _consumer(state: ConsumerState[TrackedConsumer]) -> answers.Consumer:
     return {
         "consumerName": state.consumer.name,
         "address": state.consumer.peer,

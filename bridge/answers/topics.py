@@ -1,0 +1,222 @@
+"""Answers about the bridge as a whole, topic partitions, their subscriptions and time partitions."""
+
+from typing import Annotated, Literal
+
+from typing_extensions import TypedDict
+
+from bridge.answers.values import (
+    Bytes,
+    Entries,
+    Messages,
+    Milliseconds,
+    PerSecond,
+    PositionText,
+    RebuildState,
+    Role,
+    Severity,
+    Tier,
+    Time,
+    says,
+)
+
+
+class Error(TypedDict):
+    """Why a call was refused, or not done."""
+
+    reason: str
+
+
+class Lateness(TypedDict):
+    """How late first deliveries were; percentiles, each the upper bound of its bucket."""
+
+    count: Annotated[int, says("first deliveries")]
+    p50Ms: Milliseconds
+    p99Ms: Milliseconds
+    p999Ms: Milliseconds
+    maxMs: Milliseconds
+
+
+class OperatorWarning(TypedDict):
+    """What an operator should know; null where it concerns no single topic partition or subscription."""
+
+    severity: Severity
+    code: Annotated[str, says("stable, for programs and runbooks")]
+    topic: str | None
+    subscription: str | None
+    text: str
+
+
+class Forecast(TypedDict):
+    """The highest rate of deliveries ahead, and how far behind consumers would be."""
+
+    peakPerSecond: PerSecond
+    peakAt: Time
+    shownPerSecond: PerSecond
+    catchUpSeconds: Annotated[float | None, says("seconds; null while its consumers have shown nothing")]
+
+
+class Consumer(TypedDict):
+    """A consumer that is connected through this bridge."""
+
+    consumerName: str
+    address: str
+    priorityLevel: int
+    availablePermits: Messages
+    unackedMessages: Messages
+    blockedOnUnackedMessages: bool
+    delivered: Messages
+
+
+class Subscription(TypedDict):
+    """A tracked subscription; counts since this bridge became the owner."""
+
+    type: Literal["Shared"]
+    dispatching: Annotated[bool, says("false while its cursor is being moved or read")]
+    pending: Annotated[int | None, says("entries not acked, handed out or not")]
+    pendingSettled: Annotated[bool, says("while false, `pending` may be too high")]
+    markDeletePosition: PositionText | None
+    ackHoles: Annotated[int | None, says("stretches of acked entries above the mark-delete position")]
+    ready: Annotated[int, says("entries that are due and wait for permits")]
+    inFlight: Annotated[int, says("entries handed out and not acked")]
+    toRedeliver: Annotated[int, says("entries to be delivered again")]
+    delivered: Messages
+    acked: Entries
+    cancelled: Entries
+    expedited: Annotated[int, says("entries delivered before they were due: operators wanted it, or delays are off")]
+    redelivered: Messages
+    duplicates: Annotated[dict[str, int], says("messages delivered again, by reason")]
+    early: Annotated[int, says("messages delivered too early: stays 0")]
+    acksRepaired: Annotated[int, says("acks that the broker had forgotten, given to it again")]
+    lateness: Lateness
+    latenessCauses: Annotated[dict[str, int], says("first deliveries more than 100 ms late, by cause")]
+    shownPerSecond: Annotated[float, says("the highest rate of acks that its consumers have shown")]
+    forecast: Forecast | None
+    consumers: list[Consumer]
+
+
+class TopicSummary(TypedDict):
+    """A tracked topic partition; null is what only its owner knows."""
+
+    topic: str
+    role: Role
+    reason: Annotated[str | None, says("why it is not served; null while it is, here or elsewhere")]
+    owner: Annotated[str | None, says("the service URL of the bridge that owns it")]
+    ownerWebUrl: Annotated[str | None, says("REST of the owner, while that is another bridge")]
+    harvestedPosition: Annotated[PositionText | None, says("what is stored up to it the index has")]
+    entries: Annotated[int | None, says("entries in the index")]
+    storageSize: Annotated[int | None, says("bytes, before compression")]
+    memoryEntries: Annotated[int | None, says("entries of the near term, held in memory")]
+    memorySize: Annotated[int | None, says("bytes")]
+    pending: Annotated[int | None, says("entries not acked, all subscriptions added up")]
+    earliestDeliverAt: Annotated[Time | None, says("epoch milliseconds; of what nobody was given yet")]
+    latenessP99Ms: Annotated[int | None, says("milliseconds; of the latest subscription")]
+    early: Annotated[int | None, says("messages delivered too early: stays 0")]
+    rebuild: Annotated[RebuildState | None, says("how the last rebuild stands")]
+
+
+class TopicRow(TopicSummary):
+    """One row of the list of topic partitions."""
+
+    warnings: Annotated[int, says("how many")]
+
+
+class Stats(TopicSummary):
+    """A tracked topic partition with its subscriptions."""
+
+    timePartitions: int | None
+    latestDeliverAt: Time | None
+    damagedPartitions: Annotated[int | None, says("time partitions that are read again from the broker")]
+    warnings: list[OperatorWarning]
+    subscriptions: dict[str, Subscription]
+
+
+class Overview(TypedDict):
+    """The bridge as a whole, and what the topics that the caller may see have together."""
+
+    cluster: str
+    version: str
+    ready: bool
+    notReadyReason: str | None
+    storageFailure: Annotated[str | None, says("why nothing can be stored; null while it can")]
+    startedAt: Time
+    clockOffsetMs: Annotated[int | None, says("milliseconds that the broker's clock is ahead by, at least")]
+    topics: Annotated[int, says("tracked topic partitions")]
+    owned: Annotated[int, says("those that this bridge owns")]
+    entries: Entries
+    storageSize: Annotated[int, says("bytes, before compression")]
+    memoryEntries: Entries
+    memorySize: Bytes
+    pending: Annotated[int, says("entries not acked, all subscriptions added up")]
+    dueWithin: Annotated[dict[str, int], says("about how many deliveries come due within so many seconds")]
+    lateness: Lateness
+    warnings: Annotated[list[OperatorWarning], says("critical ones first")]
+    clientConnections: int
+    diskFree: Bytes
+    diskTotal: Bytes
+
+
+class Ready(TypedDict):
+    """A topic partition that is served."""
+
+    topic: str
+    role: str
+    owner: str | None
+
+
+class TimePartition(TypedDict):
+    """One slice of due time, from `start` to before `end`."""
+
+    start: Time
+    end: Time
+    entries: Entries
+    bytes: Annotated[int, says("bytes, before compression")]
+    tier: Tier
+    state: str
+    pending: Annotated[dict[str, int], says("entries not acked, by subscription")]
+
+
+class Partitions(TypedDict):
+    """The time partitions of a topic partition."""
+
+    widthMs: Annotated[int | None, says("milliseconds; null without an index here")]
+    partitions: list[TimePartition]
+
+
+class Bar(TypedDict):
+    """Neighbouring time partitions, added up."""
+
+    start: Time
+    entries: Entries
+    bytes: Annotated[int, says("bytes, before compression")]
+    memoryEntries: Entries
+    memoryBytes: Bytes
+    diskEntries: Entries
+    diskBytes: Bytes
+    pending: Annotated[int | None, says("entries not acked by the subscription asked for")]
+
+
+# `from` is a word of Python's.
+Chart = TypedDict(
+    "Chart",
+    {
+        "widthMs": Annotated[int, says("milliseconds that a time partition spans")],
+        "from": Time | None,
+        "to": Time | None,
+        "barMs": Annotated[int, says("milliseconds that a bar spans")],
+        "bars": list[Bar],
+    },
+)
+
+
+class Bucket(TypedDict):
+    """What comes due from `start` on, for one step."""
+
+    start: Time
+    count: Entries
+
+
+class Histogram(TypedDict):
+    """What comes due when, for one subscription."""
+
+    stepMs: Milliseconds
+    buckets: list[Bucket]
