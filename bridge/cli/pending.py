@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
+from bridge import answers
 from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -103,7 +104,7 @@ def _names(topic: str, subscription: str | None, every: bool, admin_url: str, au
         raise typer.BadParameter("give either --subscription or --all-subscriptions")
     if subscription is not None:
         return [subscription]
-    found = ask(admin_url, f"{topic_path(topic)}/stats", auth_params=auth_params)
+    found: answers.Stats = ask(admin_url, f"{topic_path(topic)}/stats", auth_params=auth_params)
     if not found["subscriptions"]:
         raise CommandFailed(f"{found['topic']} has no tracked subscription")
     return sorted(found["subscriptions"])
@@ -123,7 +124,8 @@ def _steer(
     rows = []
     for name in names:
         path = f"{_path(topic, name)}/{act}"
-        answer = ask(admin_url, path, "POST", auth_params, {"messageIds": list(listed)})
+        body: answers.MessageIds = {"messageIds": list(listed)}
+        answer: answers.Outcomes = ask(admin_url, path, "POST", auth_params, body)
         rows += [
             {"subscription": name, "messageId": each, "outcome": answer["entries"][each]}
             for each in dict.fromkeys(listed.values())
@@ -141,12 +143,12 @@ def _steer(
 
 def _search(
     admin_url: str, auth_params: str | None, path: str, query: dict[str, Any], limit: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[answers.Entry]:
     """Page on until there are enough, or nothing is left: a page may be empty although more follow."""
     left = limit
     while left:
         query["limit"] = min(left, _PAGE)
-        page = ask(admin_url, f"{path}?{urlencode(query, doseq=True)}", auth_params=auth_params)
+        page: answers.Pending = ask(admin_url, f"{path}?{urlencode(query, doseq=True)}", auth_params=auth_params)
         yield from page["entries"]
         left -= len(page["entries"])
         if page["cursor"] is None:
@@ -165,7 +167,7 @@ def _position(text: str) -> Position:
         raise CommandFailed(str(error)) from None
 
 
-def _row(entry: dict[str, Any]) -> list[str]:
+def _row(entry: answers.Entry) -> list[str]:
     published = entry["publishTime"]
     return [
         entry["position"],
@@ -179,7 +181,7 @@ def _row(entry: dict[str, Any]) -> list[str]:
     ]
 
 
-def _peek(entry: dict[str, Any]) -> str:
+def _peek(entry: answers.Entry) -> str:
     """The beginning of a payload: as text if it is one, else in hexadecimal."""
     if entry["encrypted"]:
         return "(encrypted)"

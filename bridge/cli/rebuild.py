@@ -2,12 +2,13 @@
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bridge import answers
 from bridge.answers.values import Engine
 from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
@@ -26,6 +27,7 @@ _POLL_S = 0.5
 _ENDED = ("succeeded", "failed", "differs")
 
 EngineOption = Annotated[Engine, typer.Option(help="What reads the topic.")]
+Status = TypeVar("Status", answers.RebuildStatus, answers.AuditStatus)
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, or one partition of a partitioned one.")]
 
 
@@ -43,7 +45,7 @@ def rebuild(
     if cancel:
         _print(ask(admin_url, path, "DELETE", auth_params), output)
         return
-    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
+    status: answers.RebuildStatus = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
     if wait:
         status = _follow(admin_url, path, status, auth_params)
     _print(status, output)
@@ -70,13 +72,13 @@ def audit(
 ) -> None:
     """Compare a topic with its index, entry by entry; exit 1 when they differ."""
     path = f"{topic_path(topic)}/audit"
-    status = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
+    status: answers.AuditStatus = ask(admin_url, f"{path}?engine={engine.value}", "PUT", auth_params)
     status = _follow(admin_url, path, status, auth_params)
     if output is Output.json:
         print_json(status)
     else:
         table = plain_table(("state", "engine", "compared", "checksum", "missing", "unexpected"), numbers=("compared",))
-        listed = [", ".join(status[name]) or "-" for name in ("missing", "unexpected")]
+        listed = [", ".join(positions) or "-" for positions in (status["missing"], status["unexpected"])]
         table.add_row(status["state"], status["engine"], f"{status['compared']:,}", status["checksum"], *listed)
         print_table(table)
         _print_why_not_spark(status)
@@ -86,7 +88,7 @@ def audit(
         raise CommandFailed(f"index and topic differ in {status['differing']} blocks of positions or time partitions")
 
 
-def _follow(admin_url: str, path: str, status: dict[str, Any], auth_params: str | None) -> dict[str, Any]:
+def _follow(admin_url: str, path: str, status: Status, auth_params: str | None) -> Status:
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr), transient=True) as progress:
         bar = progress.add_task(status["stage"], total=1)
@@ -98,7 +100,7 @@ def _follow(admin_url: str, path: str, status: dict[str, Any], auth_params: str 
     return status
 
 
-def _print(status: dict[str, Any], output: Output) -> None:
+def _print(status: answers.RebuildStatus, output: Output) -> None:
     if output is Output.json:
         print_json(status)
         return
@@ -120,6 +122,6 @@ def _print(status: dict[str, Any], output: Output) -> None:
     _print_why_not_spark(status)
 
 
-def _print_why_not_spark(status: dict[str, Any]) -> None:
+def _print_why_not_spark(status: answers.RebuildStatus | answers.AuditStatus) -> None:
     if status["sparkError"]:
         print(f"read in the bridge, for the job failed: {status['sparkError']}")

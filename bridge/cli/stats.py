@@ -1,10 +1,12 @@
 """`delay-bridge stats` and `partitions`: one topic partition, its subscriptions, and where its entries are."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 from urllib.parse import quote
 
 import typer
 
+from bridge import answers
 from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -19,7 +21,8 @@ from bridge.cli.common import (
 from bridge.notation.times import format_time
 
 Topic = Annotated[str, typer.Argument(help="A topic or one partition of it; short names are completed.")]
-_COUNTS = ("pending", "ready", "inFlight", "delivered", "acked", "cancelled", "redelivered", "early")
+_Count = Literal["pending", "ready", "inFlight", "delivered", "acked", "cancelled", "redelivered", "early"]
+_COUNTS: tuple[_Count, ...] = get_args(_Count)
 
 
 def stats(
@@ -29,7 +32,7 @@ def stats(
     output: OutputOption = Output.table,
 ) -> None:
     """Show a topic partition and its subscriptions: what is pending, how late deliveries are and why."""
-    found = ask(admin_url, f"{topic_path(topic)}/stats", auth_params=auth_params)
+    found: answers.Stats = ask(admin_url, f"{topic_path(topic)}/stats", auth_params=auth_params)
     if output is Output.json:
         print_json(found)
         return
@@ -47,7 +50,7 @@ def stats(
         print(f"{each['severity']}: {each['text']}")
 
 
-def _print_subscriptions(subscriptions: dict[str, Any]) -> None:
+def _print_subscriptions(subscriptions: Mapping[str, answers.Subscription]) -> None:
     columns = ("subscription", *_COUNTS, "P50 ms", "P99 ms", "max ms", "consumers")
     table = plain_table(columns, numbers=columns[1:])
     for name, each in sorted(subscriptions.items()):
@@ -55,7 +58,7 @@ def _print_subscriptions(subscriptions: dict[str, Any]) -> None:
         table.add_row(
             name,
             *("-" if each[count] is None else f"{each[count]:,}" for count in _COUNTS),
-            *(f"{lateness[value]:,}" for value in ("p50Ms", "p99Ms", "maxMs")),
+            *(f"{ms:,}" for ms in (lateness["p50Ms"], lateness["p99Ms"], lateness["maxMs"])),
             str(len(each["consumers"])),
         )
     print_table(table)
@@ -76,7 +79,7 @@ def partitions(
 ) -> None:
     """List a topic's time partitions: how many entries, how many bytes, in memory or on disk."""
     query = "" if subscription is None else f"?subscription={quote(subscription, '')}"
-    found = ask(admin_url, f"{topic_path(topic)}/partitions{query}", auth_params=auth_params)
+    found: answers.Partitions = ask(admin_url, f"{topic_path(topic)}/partitions{query}", auth_params=auth_params)
     if output is Output.json:
         print_json(found)
         return

@@ -1,5 +1,6 @@
 """`delay-bridge topics`: what a running bridge tracks."""
 
+from bridge import answers
 from bridge.cli.asking import ask
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -18,7 +19,7 @@ def topics(
     admin_url: AdminUrl = DEFAULT_ADMIN_URL, auth_params: AuthParams = None, output: OutputOption = Output.table
 ) -> None:
     """List the topic partitions that a running bridge tracks."""
-    found = ask(admin_url, "/topics", auth_params=auth_params)
+    found: list[answers.TopicRow] = ask(admin_url, "/topics", auth_params=auth_params)
     if output is Output.json:
         print_json(found)
         return
