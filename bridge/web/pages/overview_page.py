@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from bridge import answers
 from bridge.notation.numbers import whole_number
 
 ROWS: Final = 50
@@ -69,14 +70,14 @@ def topics_query(given: Mapping[str, str]) -> TopicsQuery:
 
 
 def overview_values(
-    overview: Mapping[str, Any], topics: Sequence[Mapping[str, Any]], total: int, query: TopicsQuery, now_ms: int
+    overview: answers.Overview, topics: Sequence[answers.TopicRow], total: int, query: TopicsQuery, now_ms: int
 ) -> dict[str, Any]:
     """Return what the template needs; `total`: the topics that the filter lets through, on all pages."""
     return {
         "overview": overview,
         "warnings_shown": WARNINGS_SHOWN,
         "due": [(name, overview["dueWithin"].get(bound, 0)) for bound, name in _BOUNDS],
-        "disk_used": _share(overview.get("diskFree"), overview.get("diskTotal")),
+        "disk_used": _share(overview["diskFree"], overview["diskTotal"]),
         "topics": topics,
         "query": query,
         "headings": [_heading(column, query) for column in COLUMNS],
@@ -109,7 +110,7 @@ def _pager(query: TopicsQuery, shown: int, total: int) -> dict[str, Any]:
     }
 
 
-def _why_empty(overview: Mapping[str, Any], query: TopicsQuery, total: int) -> str:
+def _why_empty(overview: answers.Overview, query: TopicsQuery, total: int) -> str:
     if total and query.offset:
         return "There are not so many topics any more: go back to the first page."
     if query.filter and overview["topics"]:
@@ -122,8 +123,8 @@ def _why_empty(overview: Mapping[str, Any], query: TopicsQuery, total: int) -> s
     )
 
 
-def _share(free: int | None, total: int | None) -> float | None:
-    return None if free is None or not total else 1 - free / total
+def _share(free: int, total: int) -> float | None:
+    return 1 - free / total if total else None
 
 
 def _number(text: str | None, default: int, low: int, high: int) -> int:

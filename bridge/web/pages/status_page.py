@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from bridge import answers
 from bridge.web.pages.display import count, duration, instant, size
 
 
-def status_values(overview: Mapping[str, Any], broker_service_url: str | None, now_ms: int) -> dict[str, Any]:
+def status_values(overview: answers.Overview, broker_service_url: str | None, now_ms: int) -> dict[str, Any]:
     """Return what the template needs: names and values, in words; without the broker's URL no counts either."""
     failure = overview["storageFailure"]
     free, total = size(overview["diskFree"]), size(overview["diskTotal"])
@@ -24,7 +24,7 @@ def status_values(overview: Mapping[str, Any], broker_service_url: str | None, n
     return {"overview": overview, "facts": list(facts.items())}
 
 
-def _counts(overview: Mapping[str, Any]) -> dict[str, str]:
+def _counts(overview: answers.Overview) -> dict[str, str]:
     return {
         "Topics": f"{count(overview['topics'])}, {count(overview['owned'])} of them owned by this bridge",
         "Entries in the index": f"{count(overview['entries'])}, {size(overview['storageSize'])} before compression",

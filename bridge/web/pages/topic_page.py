@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from bridge import answers
 from bridge.web.pages.display import instant, rest_path
 from bridge.web.pages.static_files import PLOTLY_NAME
 from bridge.web.request.parameters import ROOT
@@ -17,7 +18,19 @@ CAUSES: Final = (
     ("bridge", "Bridge", "the bridge itself took longer"),
 )
 """Why deliveries are late: the field, its name, and what it means."""
-_COUNTERS: Final = (
+_Counter = Literal[
+    "pending",
+    "ready",
+    "inFlight",
+    "toRedeliver",
+    "delivered",
+    "acked",
+    "cancelled",
+    "expedited",
+    "redelivered",
+    "acksRepaired",
+]
+_COUNTERS: Final[tuple[tuple[_Counter, str, str], ...]] = (
     ("pending", "Pending", "delayed entries that are not acked"),
     ("ready", "Ready", "due, and waiting for permits"),
     ("inFlight", "In flight", "handed out and not acked"),
@@ -29,7 +42,6 @@ _COUNTERS: Final = (
     ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
 )
-_PERCENTILES: Final = (("p50Ms", "P50"), ("p99Ms", "P99"), ("p999Ms", "P99.9"), ("maxMs", "Most"))
 _ROLES: Final = {
     "owner": "this bridge dispatches it",
     "standby": "another bridge dispatches it, this one stands by",
@@ -50,10 +62,10 @@ class Progress(NamedTuple):
 
 
 def topic_values(
-    stats: Mapping[str, Any],
-    rebuild: Mapping[str, Any] | None,
-    audit: Mapping[str, Any] | None,
-    actions: Sequence[Mapping[str, Any]] | None,
+    stats: answers.Stats,
+    rebuild: answers.Rebuild | None,
+    audit: answers.AuditStatus | None,
+    actions: Sequence[answers.Action] | None,
     now_ms: int,
     *,
     can_steer: bool = True,
@@ -63,7 +75,7 @@ def topic_values(
     Without `actions` they have no place on the page; without `can_steer` neither has what changes something.
     """
     subscriptions = stats["subscriptions"]
-    storms = {each["subscription"]: each["text"] for each in stats.get("warnings", []) if each["code"] == "storm"}
+    storms = {each["subscription"]: each["text"] for each in stats["warnings"] if each["code"] == "storm"}
     return {
         "page_data": {"rest": f"{ROOT}/{rest_path(stats['topic'])}", "plotly": f"/static/{PLOTLY_NAME}"},
         "stats": stats,
@@ -71,7 +83,7 @@ def topic_values(
         "role_means": _ROLES.get(stats["role"], ""),
         "early": sum(each["early"] for each in subscriptions.values()),
         "subscriptions": [_subscription(name, each, storms) for name, each in sorted(subscriptions.items())],
-        "warnings": stats.get("warnings", []),
+        "warnings": stats["warnings"],
         "rebuild": None if rebuild is None else _rebuild(rebuild),
         "audit": None if audit is None else _audit(audit),
         "busy": any(each is not None and each["state"] in ("queued", "running") for each in (rebuild, audit)),
@@ -81,40 +93,43 @@ def topic_values(
     }
 
 
-def _subscription(name: str, stats: Mapping[str, Any], storms: Mapping[str, str]) -> dict[str, Any]:
+def _subscription(name: str, stats: answers.Subscription, storms: Mapping[str | None, str]) -> dict[str, Any]:
     lateness = stats["lateness"]
     consumers = stats["consumers"]
     return {
         "name": name,
         "type": stats["type"],
         "early": stats["early"],
-        "settling": stats.get("pendingSettled") is False,
-        "counters": [(label, says, stats[field]) for field, label, says in _COUNTERS if field in stats],
-        "lateness": [(label, lateness[field]) for field, label in _PERCENTILES],
+        "settling": not stats["pendingSettled"],
+        "counters": [(label, says, stats[field]) for field, label, says in _COUNTERS],
+        "lateness": [
+            ("P50", lateness["p50Ms"]),
+            ("P99", lateness["p99Ms"]),
+            ("P99.9", lateness["p999Ms"]),
+            ("Most", lateness["maxMs"]),
+        ],
         "deliveries": lateness["count"],
-        "causes": _causes(stats.get("latenessCauses")),
+        "causes": _causes(stats["latenessCauses"]),
         "consumers": consumers,
         "permits": sum(each["availablePermits"] for each in consumers),
         "waits": _what_it_waits_for(stats),
-        "forecast": stats.get("forecast"),
+        "forecast": stats["forecast"],
         "storm": storms.get(name),
     }
 
 
-def _what_it_waits_for(stats: Mapping[str, Any]) -> str | None:
+def _what_it_waits_for(stats: answers.Subscription) -> str | None:
     consumers = stats["consumers"]
     if not consumers:
         return "No consumer is connected: what comes due waits."
-    if not stats.get("dispatching", True):
+    if not stats["dispatching"]:
         return "Its cursor is being read from the broker: delivery begins right after."
     if all(each["availablePermits"] <= 0 for each in consumers):
         return "No consumer has permits: what comes due waits until one takes messages."
     return None
 
 
-def _causes(counted: Mapping[str, int] | None) -> list[dict[str, Any]]:
-    if counted is None:
-        return []
+def _causes(counted: Mapping[str, int]) -> list[dict[str, Any]]:
     total = sum(counted.get(field, 0) for field, _, _ in CAUSES)
     return [
         {
@@ -128,18 +143,18 @@ def _causes(counted: Mapping[str, int] | None) -> list[dict[str, Any]]:
     ]
 
 
-def _rebuild(status: Mapping[str, Any]) -> dict[str, Any]:
+def _rebuild(status: answers.Rebuild) -> dict[str, Any]:
     return {
         **status,
         "running": status["state"] in ("queued", "running"),
         "stoppable": status["state"] in ("queued", "running") and status["trigger"] == "operator",
         "progress": _progress(status),
         "took_ms": _took(status),
-        "earlier": [{**each, "took_ms": _took(each)} for each in status.get("earlier", [])],
+        "earlier": [{**each, "took_ms": _took(each)} for each in status["earlier"]],
     }
 
 
-def _audit(status: Mapping[str, Any]) -> dict[str, Any]:
+def _audit(status: answers.AuditStatus) -> dict[str, Any]:
     missing, unexpected = list(status["missing"]), list(status["unexpected"])
     listed = missing[:_LISTED] + unexpected[:_LISTED]
     return {
@@ -149,20 +164,20 @@ def _audit(status: Mapping[str, Any]) -> dict[str, Any]:
         "took_ms": _took(status),
         "missing": missing[:_LISTED],
         "unexpected": unexpected[:_LISTED],
-        "not_listed": max(status.get("differing", 0) - len(listed), 0),
+        "not_listed": max(status["differing"] - len(listed), 0),
     }
 
 
-def _progress(status: Mapping[str, Any]) -> Progress:
+def _progress(status: answers.RebuildStatus | answers.AuditStatus) -> Progress:
     done, total = status["entriesRead"], status["entriesTotal"]
     return Progress(min(done / total, 1) if total else None, done, total)
 
 
-def _took(status: Mapping[str, Any]) -> int | None:
+def _took(status: answers.RebuildStatus | answers.AuditStatus) -> int | None:
     return None if status["finishedAt"] is None else status["finishedAt"] - status["startedAt"]
 
 
-def _action(action: Mapping[str, Any]) -> dict[str, Any]:
+def _action(action: answers.Action) -> dict[str, Any]:
     positions = action["positions"]
     return {
         **action,
