@@ -1,9 +1,11 @@
 """The description is valid OpenAPI, and names what there is: no more, no less."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from openapi_spec_validator import validate
 
 from bridge import limits
@@ -11,13 +13,19 @@ from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.web.request.parameters import ROOT
 from bridge.web.rest.answering import Answer
-from bridge.web.rest.openapi import OPERATIONS, description
+from bridge.web.rest.openapi import OPERATIONS, PATH, description, openapi
 from bridge.web.rest.schemas import ANSWERS, reference, schemas
 from bridge.web.server import build_web_app
 
 
 def test_the_description_is_valid() -> None:
     validate(description())
+
+
+async def test_it_is_made_beside_the_event_loop() -> None:
+    description.cache_clear()
+    answered = await openapi(make_mocked_request("GET", PATH))
+    assert answered.text == json.dumps(description())
 
 
 def handlers() -> dict[tuple[str, str], Any]:
