@@ -85,11 +85,11 @@ class Subscription(TypedDict):
     expedited: Annotated[int, says("entries delivered before they were due: operators wanted it, or delays are off")]
     redelivered: Messages
     duplicates: Annotated[dict[str, int], says("messages delivered again, by reason")]
-    early: Annotated[int, says("messages delivered too early: stays 0")]
+    early: Annotated[int, says("delayed entries sent before they were due: stays 0")]
     acksRepaired: Annotated[int, says("acks that the broker had forgotten, given to it again")]
     lateness: Lateness
     latenessCauses: Annotated[dict[str, int], says("first deliveries more than 100 ms late, by cause")]
-    shownPerSecond: Annotated[float, says("the highest rate of acks that its consumers have shown")]
+    shownPerSecond: Annotated[float, says("entries acked a second, at the highest rate seen")]
     forecast: Forecast | None
     consumers: list[Consumer]
 
@@ -102,7 +102,9 @@ class TopicSummary(TypedDict):
     reason: Annotated[str | None, says("why it is not served; null while it is, here or elsewhere")]
     owner: Annotated[str | None, says("the service URL of the bridge that owns it")]
     ownerWebUrl: Annotated[str | None, says("REST of the owner, while that is another bridge")]
-    harvestedPosition: Annotated[PositionText | None, says("what is stored up to it the index has")]
+    harvestedPosition: Annotated[
+        PositionText | None, says("what was published up to there has been read into the index")
+    ]
     entries: Annotated[int | None, says("entries in the index")]
     storageSize: Annotated[int | None, says("bytes, before compression")]
     memoryEntries: Annotated[int | None, says("entries of the near term, held in memory")]
@@ -110,7 +112,7 @@ class TopicSummary(TypedDict):
     pending: Annotated[int | None, says("entries not acked, all subscriptions added up")]
     earliestDeliverAt: Annotated[Time | None, says("epoch milliseconds; of what nobody was given yet")]
     latenessP99Ms: Annotated[int | None, says("milliseconds; of the latest subscription")]
-    early: Annotated[int | None, says("messages delivered too early: stays 0")]
+    early: Annotated[int | None, says("delayed entries sent before they were due: stays 0")]
     rebuild: Annotated[RebuildState | None, says("how the last rebuild stands")]
 
 

@@ -14,7 +14,7 @@ def says(text: str) -> Any:
 Time = Annotated[int, says("epoch milliseconds")]
 Milliseconds = Annotated[int, says("milliseconds")]
 Bytes = Annotated[int, says("bytes")]
-PerSecond = Annotated[float, says("a second")]
+PerSecond = Annotated[float, says("entries a second")]
 Entries = Annotated[int, says("entries")]
 Messages = Annotated[int, says("messages")]
 PositionText = Annotated[str, Field(pattern=r"^-?\d+:-?\d+$")]

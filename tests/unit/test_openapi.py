@@ -25,6 +25,7 @@ def test_the_description_is_valid() -> None:
 async def test_it_is_made_beside_the_event_loop() -> None:
     description.cache_clear()
     answered = await openapi(make_mocked_request("GET", PATH))
+    assert isinstance(answered, web.Response)
     assert answered.text == json.dumps(description())
 
 
