@@ -37,14 +37,16 @@ from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.limits import Limits
 from bridge.net.tasks import Tasks
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.pages.rendering import load_templates
 from bridge.web.server import build_web_app
-from tracker import AckSet, NewEntry, Position, Store, TopicIndex
+from tracker import AckSet, NewEntry, Position, Store, SubscriptionView, TopicIndex
 from tracker.bulk.load import BulkLoad
 
 TOPICS = 500
+LIMITS = Limits()
 SMALL = 1_000
 SUBSCRIPTIONS = ("orders", "mail")
 BIG = "persistent://public/default/big"
@@ -106,7 +108,7 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
             entries = [NewEntry(now_ms + 60_000 * each, 1, each, 1, bytes(128)) for each in range(SMALL)]
             index.add(entries, Position(1, SMALL - 1))
         for subscription_name in SUBSCRIPTIONS:
-            subscription = TrackedSubscription(subscription_name, name, lambda: None)
+            subscription = TrackedSubscription(subscription_name, name, lambda: None, LIMITS.dispatch)
             start(subscription, index, now_ms)
             subscription.stats.first_delivery(range(now_ms - 500, now_ms), now_ms)
             topic.subscriptions[subscription_name] = subscription
@@ -121,19 +123,21 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
 def start(subscription: TrackedSubscription, index: TopicIndex, now_ms: int) -> None:
     """With a cursor at the beginning, and nothing to read behind it."""
     begin = Position(0, 0)
-    tail = TailBuffer(begin)
+    tail = TailBuffer(begin, LIMITS.intake.tail_buffer_bytes, LIMITS.intake.tail_buffer_entries)
     tasks = Tasks(print)
     source = Source(index, tail, cast(Any, None), tasks)
     reading = CursorReading(AckSet(begin), UNKNOWN, False)
-    subscription.start(
-        source, reading, lambda view: Feed(begin, view.acks, tail, cast(Any, None), lambda: None, tasks), now_ms
-    )
+
+    def make_feed(view: SubscriptionView) -> Feed:
+        return Feed(begin, view.acks, tail, cast(Any, None), lambda: None, tasks, LIMITS.intake)
+
+    subscription.start(source, reading, make_feed, now_ms)
 
 
 async def ask_all(topics: list[TrackedTopic], folder: Path, rounds: int) -> Figures:
     """Times of another process, and the longest time that the event loop was kept meanwhile."""
     settings = Settings(broker_service_url="pulsar://b:1", broker_web_url="http://b:1", data_dir=folder)
-    bridge = Bridge(settings)
+    bridge = Bridge(settings, LIMITS)
     known = {topic.topic: topic for topic in topics}
     shown = SimpleNamespace(all=lambda: topics, get=known.get, storage_failure=None)
     readiness = SimpleNamespace(reason=None)

@@ -12,6 +12,7 @@ from bridge.clock import wall_clock_ms
 from bridge.config import LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
+from bridge.limits import Limits
 from bridge.net.failures import Failures
 from bridge.operate.action_log import ActionLog
 from bridge.topics.topics import Topics
@@ -29,9 +30,10 @@ class StartError(Exception):
 class Bridge:
     """`start`, then `stop`. Ports given as 0 are known after `start`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, limits: Limits) -> None:
         """Open nothing yet."""
         self.settings = settings
+        self.limits = limits
         self.port = settings.port
         self.web_port = settings.web_port
         self._stopping = False
@@ -119,7 +121,9 @@ class Bridge:
             listening = _bind(settings.host, settings.port)
             self.port = listening.getsockname()[1]
             urls = self.advertised_url, lambda: self.advertised_web_url
-            self._core = Core(settings, self._store, self._admin, self._pool, urls, Machine(), self.failures)
+            self._core = Core(
+                settings, self.limits, self._store, self._admin, self._pool, urls, Machine(), self.failures
+            )
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             try:
                 await self._start_web()

@@ -12,6 +12,8 @@ from bridge.broker.readiness import Readiness
 from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
+from bridge.limits import Limits
+from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
@@ -33,6 +35,7 @@ class Core:
     def __init__(
         self,
         settings: Settings,
+        limits: Limits,
         store: Store,
         admin: AdminClient,
         pool: BrokerPool,
@@ -45,7 +48,7 @@ class Core:
         self.readiness = Readiness(self.failures)
         self._pool = pool
         self._admin = admin
-        syncing = SyncLoop(store, self.failures, machine.randbits)
+        syncing = SyncLoop(store, self.failures, Backoff(machine.randbits, limits.retry_backoff_s))
         context = BridgeContext(
             pool,
             admin,
@@ -57,6 +60,7 @@ class Core:
             syncing.synced,
             _spark_settings(settings),
             self.failures,
+            limits,
             machine.now_ms,
             machine.now_ns,
             machine.randbits,

@@ -1,10 +1,127 @@
-"""Every limit of the bridge in one place, in bytes, milliseconds or counts, and checked against each other.
+"""Every limit of the bridge, in bytes, milliseconds, seconds or counts, by room, and checked against each other.
 
-Where Pulsar has the same limit, its name and default are given.
+One `Limits` is made where the bridge is put together, and each part is given the group it needs. Where Pulsar has the
+same limit, its name and default are given.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import le, lt
 from typing import Final
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchLimits:
+    """Out: who is let in, what goes to whom, and what is read again for it."""
+
+    unlisted_lasts_s: float = 2.0
+    """A consumer that the broker has accepted, and does not list for so long, is closed."""
+    listed_pause_s: float = 0.02
+    """Between two looks at the list: it is long where there are many consumers."""
+    early_acks_max: int = 1_000
+    """Commands with acks of a consumer that is not listed yet; of those beyond, messages may come again."""
+    round_robin_batch: int = 20
+    """Pulsar's `dispatcherMaxRoundRobinBatchSize`: messages to one consumer before the next one's turn."""
+    max_unacked_per_consumer: int = 50_000
+    """Pulsar's `maxUnackedMessagesPerConsumer`."""
+    max_unacked_per_subscription: int = 200_000
+    """Pulsar's `maxUnackedMessagesPerSubscription`."""
+    max_chunked_messages: int = 10_000
+    """Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
+    dispatch_slice: int = 300
+    """Entries handled before the event loop gets its turn: about 1.5 ms."""
+    dispatch_slice_bytes: int = 1024 * 1024
+    """A slice ends earlier when its entries are large; one entry always goes."""
+    dispatch_lease_ms: int = 5_000
+    """Before entries go out it is stored that they may, for so long: after a crash what was due by then may have been
+    delivered, what is due later was not."""
+    ack_ranges_slice: int = 500
+    """Ranges of acks of a cursor put together at a time: 100,000 take a tenth of a second."""
+    prefetch_slice: int = 1_000
+    """Entries read from disk into the near-term window at a time."""
+    max_timer_ms: int = 1_000
+    """The wall clock is looked at no later than this: a step forward is noticed in time."""
+    ack_settle_s: float = 1.0
+    """Acks that were relayed are in the broker's cursor by then."""
+    repair_batch: int = 1_000
+    """Acks given to the broker again in one command."""
+    repair_pause_s: float = 0.01
+    replay_early_max: int = 1_000
+    """Entries passed over in a slice that were due until the clock was set back."""
+    refetch_batch: int = 500
+    """Immediate entries read again from the broker at a time, for redelivery."""
+    refetch_bytes: int = 8 * 1024 * 1024
+    """No more of them are read once they weigh so much."""
+    refetch_hold_s: float = 1.0
+    """How long an entry that is read again holds back what lies behind it."""
+    refetch_patience_s: float = 8.0
+    """How long the broker may give nothing before the read counts as failed."""
+    refetch_retry_s: float = 2.0
+    """Before what could not be read is read again: between half and all of it, see `bridge.net.backoff`."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, le, "round_robin_batch", "dispatch_slice")
+        _check(self, le, "max_unacked_per_consumer", "max_unacked_per_subscription")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeLimits:
+    """In: harvest and feed."""
+
+    harvest_permits: int = 4_000
+    harvest_slice: int = 500
+    """Entries in one write batch: RocksDB holds the interpreter for less than a millisecond."""
+    read_stall_s: float = 4.0
+    """A reader that has permits, knows of more and gets nothing for so long is opened anew: a last resort."""
+    catch_up_entries: int = 1_000
+    """Where more were published since a topic partition was owned here last, new traffic comes first."""
+    tail_buffer_bytes: int = 16 * 1024 * 1024
+    """Immediate entries just read, kept per topic partition for feeds at the tail."""
+    tail_buffer_entries: int = 50_000
+    feed_permits: int = 2_000
+    feed_queue_entries: int = 2_000
+    feed_queue_bytes: int = 8 * 1024 * 1024
+    feed_first_guess_bytes: int = 1024 * 1024
+    """What an entry is taken to weigh before one was seen: permits are given for what the queue can hold."""
+    feed_taken_max: int = 400_000
+    """Positions handed out that are remembered before those that are acked since are sorted out."""
+    feed_retry_s: float = 2.0
+    """Before a reader that could not be opened is opened anew: between half and all of it."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, le, "feed_permits", "feed_queue_entries", "tail_buffer_entries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """All of one bridge."""
+
+    dispatch: DispatchLimits = field(default_factory=DispatchLimits)
+    intake: IntakeLimits = field(default_factory=IntakeLimits)
+    retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+    """After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where one group's do not fit another's."""
+        _fits(self.dispatch.dispatch_slice <= self.intake.harvest_permits, "dispatch_slice <= harvest_permits")
+        taken = 2 * self.dispatch.max_unacked_per_subscription
+        _fits(taken <= self.intake.feed_taken_max, "2 * max_unacked_per_subscription <= feed_taken_max")
+
+
+def _check(group: object, holds: Callable[[float, float], bool], *names: str) -> None:
+    """Raises ValueError unless it holds of each two neighbours."""
+    values = [getattr(group, name) for name in names]
+    _fits(all(map(holds, values, values[1:])), (" < " if holds is lt else " <= ").join(names))
+
+
+def _fits(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"limits that do not fit each other: not {what}")
+
+
+# Not in groups yet.
 # Connections
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 """A client that connects and does not say CONNECT by then is closed."""
@@ -44,75 +161,19 @@ MAX_PENDING_REQUESTS: Final = 50_000
 """Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
 GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
 """Requests the gateway makes on a client's upstream connection count from here, clients count from 0."""
-UNLISTED_LASTS_S: Final = 2.0
-"""A consumer that the broker has accepted, and does not list for so long, is closed."""
-LISTED_PAUSE_S: Final = 0.02
-"""Between two looks at the list: it is long where there are many consumers."""
-EARLY_ACKS_MAX: Final = 1_000
-"""Commands with acks of a consumer that is not listed yet; of those beyond, messages may come again."""
 
 # Dispatch
-ROUND_ROBIN_BATCH: Final = 20
-"""Pulsar's `dispatcherMaxRoundRobinBatchSize`: messages to one consumer before the next one's turn."""
-MAX_UNACKED_PER_CONSUMER: Final = 50_000
-"""Pulsar's `maxUnackedMessagesPerConsumer`."""
-MAX_UNACKED_PER_SUBSCRIPTION: Final = 200_000
-"""Pulsar's `maxUnackedMessagesPerSubscription`."""
-ACK_SET_WORDS_MAX: Final = 1_024
-"""Acks of single messages are noted of batches of up to 64 times as many."""
-MAX_CHUNKED_MESSAGES: Final = 10_000
-"""Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
-DISPATCH_SLICE: Final = 300
-"""Entries handled before the event loop gets its turn: about 1.5 ms."""
-DISPATCH_SLICE_BYTES: Final = 1024 * 1024
-"""A slice ends earlier when its entries are large; one entry always goes."""
-ACK_RANGES_SLICE: Final = 500
-"""Ranges of acks of a cursor put together at a time: 100,000 take a tenth of a second."""
-PREFETCH_SLICE: Final = 1_000
-"""Entries read from disk into the near-term window at a time."""
 PARTITION_SLICE: Final = 100
 """Time partitions put into an answer before the event loop gets its turn."""
-MAX_TIMER_MS: Final = 1_000
-"""The wall clock is looked at no later than this: a step forward is noticed in time."""
 
 # Harvest and feed
-HARVEST_PERMITS: Final = 4_000
-READ_STALL_S: Final = 4.0
-"""A reader that has permits, knows of more and gets nothing for so long is opened anew: a last resort."""
-CATCH_UP_ENTRIES: Final = 1_000
-"""Where more were published since a topic partition was owned here last, new traffic comes first."""
-HARVEST_SLICE: Final = 500
-"""Entries in one write batch: RocksDB holds the interpreter for less than a millisecond."""
-TAIL_BUFFER_BYTES: Final = 16 * 1024 * 1024
-"""Immediate entries just read, kept per topic partition for feeds at the tail."""
-TAIL_BUFFER_ENTRIES: Final = 50_000
-FEED_PERMITS: Final = 2_000
-FEED_QUEUE_ENTRIES: Final = 2_000
-FEED_QUEUE_BYTES: Final = 8 * 1024 * 1024
-FEED_FIRST_GUESS_BYTES: Final = 1024 * 1024
-"""What an entry is taken to weigh before one was seen: permits are given for what the queue can hold."""
-ACK_SETTLE_S: Final = 1.0
-"""Acks that were relayed are in the broker's cursor by then."""
 STAMP_TIMEOUT_S: Final = 2.0
 """How long a client's SUBSCRIBE waits at most for each step of marking its subscription's cursor."""
 STAMP_TRIES: Final = 5
 STAMP_PAUSE_S: Final = 0.02
 """Another bridge that marks the same cursor is done by then."""
-REPAIR_BATCH: Final = 1_000
-"""Acks given to the broker again in one command."""
-REPAIR_PAUSE_S: Final = 0.01
-REFETCH_BATCH: Final = 500
-"""Immediate entries read again from the broker at a time, for redelivery."""
-REPLAY_EARLY_MAX: Final = 1_000
-"""Entries passed over in a slice that were due until the clock was set back."""
-REFETCH_BYTES: Final = 8 * 1024 * 1024
-"""No more of them are read once they weigh so much."""
 REFETCH_READERS: Final = 8
 """Readers at once: what is apart in the topic, or in another ledger, takes a reader of its own."""
-REFETCH_HOLD_S: Final = 1.0
-"""How long an entry that is read again holds back what lies behind it."""
-REFETCH_PATIENCE_S: Final = 2 * READ_STALL_S
-"""How long the broker may give nothing before the read counts as failed."""
 
 # Operators
 STEERING_SLICE: Final = 50
@@ -167,9 +228,6 @@ COLLECT_QUIET_S: Final = 60.0
 COLLECT_AT_LATEST_S: Final = 3_600.0
 
 # Persistence
-DISPATCH_LEASE_MS: Final = 5_000
-"""Before entries go out it is stored that they may, for so long: after a crash what was due by then may have been
-delivered, what is due later was not."""
 SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
@@ -241,16 +299,15 @@ ACTIONS_PAGE_MAX: Final = 1_000
 ACTIONS_SCANNED_MAX: Final = 10_000
 """Acts looked through for those that a caller may see."""
 
-RETRY_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
-
 assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
-assert CLIENT_WRITE_HIGH_WATER + DISPATCH_SLICE_BYTES < CLIENT_UNREAD
 assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
-assert ROUND_ROBIN_BATCH <= DISPATCH_SLICE <= HARVEST_PERMITS
-assert MAX_UNACKED_PER_CONSUMER <= MAX_UNACKED_PER_SUBSCRIPTION
-assert FEED_PERMITS <= FEED_QUEUE_ENTRIES <= TAIL_BUFFER_ENTRIES
-assert RETRY_BACKOFF_S[-1] < RECOVERY_LASTS_S
 assert ACCESS_REFUSAL_LASTS_S < ACCESS_ANSWER_LASTS_S
 assert ACTIONS_PAGE_MAX <= ACTIONS_SCANNED_MAX
 assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S
+
+RANGE_PERMITS: Final = 2_000
+RANGE_STALL_S: Final = 4.0
+ACK_BATCH: Final = 1_000
+BROKER_CHECK_RETRY_S: Final = 5.0
+BACKFILL_SLICE: Final = 500
+GAP_RETRY_S: Final = 5.0

@@ -41,8 +41,8 @@ async def acknowledge(
     command = commands.subscribe_shared(topic, subscription, consumer_id, request_id, ACKNOWLEDGER_NAME)
     try:
         await connection.request(command, request_id)
-        for start in range(0, len(positions), limits.REPAIR_BATCH):
-            await _ack(connection, consumer_id, positions[start : start + limits.REPAIR_BATCH])
+        for start in range(0, len(positions), limits.ACK_BATCH):
+            await _ack(connection, consumer_id, positions[start : start + limits.ACK_BATCH])
     finally:
         connection.unregister(consumer_id)
         _close(connection, consumer_id)

@@ -25,10 +25,10 @@ async def read_range(
 ) -> None:
     """Give every entry in (after, to] to `on_entries`, in order. Raises BrokerError.
 
-    A reader that gives nothing for READ_STALL_S is replaced by another one behind what was read.
+    A reader that gives nothing for RANGE_STALL_S is replaced by another one behind what was read.
     """
     await read_until(
-        connection, topic, after, to, on_entries, lambda: False, limits.FEED_PERMITS, limits.REQUEST_TIMEOUT_S
+        connection, topic, after, to, on_entries, lambda: False, limits.RANGE_PERMITS, limits.REQUEST_TIMEOUT_S
     )
 
 
@@ -49,7 +49,7 @@ async def read_until(
     silent_s = 0.0
     while after < to and not enough():
         reached = await _read_until_silent(connection, topic, after, to, on_entries, permits, enough)
-        silent_s = silent_s + limits.READ_STALL_S if reached == after else 0.0
+        silent_s = silent_s + limits.RANGE_STALL_S if reached == after else 0.0
         if silent_s >= patience_s:
             raise BrokerError(f"{topic}: nothing read behind {after} for {silent_s:g} s")
         after = reached
@@ -90,7 +90,7 @@ async def _read_until_silent(
         while reached < to and not enough():
             progress.clear()
             try:
-                async with asyncio.timeout(limits.READ_STALL_S):
+                async with asyncio.timeout(limits.RANGE_STALL_S):
                     await progress.wait()
             except TimeoutError:
                 break

@@ -37,7 +37,7 @@ class Readiness:
             except Exception as error:
                 self._unexpected.note(Part.readiness, "cannot tell whether the broker is there", error)
                 self._note(f"failed: {error!r}")
-                await asyncio.sleep(limits.RETRY_BACKOFF_S[-1])
+                await asyncio.sleep(limits.BROKER_CHECK_RETRY_S)
 
     async def _what_fails(self, pool: BrokerPool, admin: AdminClient) -> str | None:
         try:

@@ -11,6 +11,7 @@ import structlog
 from bridge.app import Bridge
 from bridge.cli.garbage import collect_when_quiet
 from bridge.config import Settings
+from bridge.limits import Limits
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
 from tracker.store.private_files import UMASK
@@ -37,7 +38,7 @@ def run_bridge(settings: Settings, on_up: Callable[[Bridge], None] | None = None
 
 async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> None:
     asked = _stop_on_signals()
-    bridge = Bridge(settings)
+    bridge = Bridge(settings, Limits())
     starting = asyncio.create_task(bridge.start())
     waiting = asyncio.create_task(asked.wait())
     try:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Container
 from typing import Generic, TypeVar
 
-from bridge import limits
 from bridge.dispatch.dispatcher import PositionKey
 from bridge.ledgers.cursor_history import UNKNOWN
 
@@ -18,7 +17,9 @@ C = TypeVar("C")
 class AckNotes(Generic[C]):
     """Of one subscription; `C` identifies a consumer. What is too much is forgotten: it is delivered again."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most`: acks of this subscription that are kept."""
+        self._most = most
         self._early: defaultdict[C, set[PositionKey]] = defaultdict(set)
         self._late: defaultdict[int, set[PositionKey]] = defaultdict(set)
         self._count = 0
@@ -50,6 +51,6 @@ class AckNotes(Generic[C]):
         return held
 
     def _note(self, positions: set[PositionKey], position: PositionKey) -> None:
-        if self._count < limits.MAX_UNACKED_PER_SUBSCRIPTION:
+        if self._count < self._most:
             self._count += 1
             positions.add(position)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from bridge import limits
 from bridge.broker.admin import AdminError
-from bridge.clock import RandBits, system_randbits
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.limits import DispatchLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.protocol.pulsar_pb2 import CommandAck
@@ -41,7 +40,8 @@ class Admission:
         admit: Callable[[TrackedConsumer, Early], None],
         on_trouble: Callable[[str, str | None], None],
         failures: Failures,
-        randbits: RandBits = system_randbits,
+        backoff: Callable[[], Backoff],
+        limits: DispatchLimits,
     ) -> None:
         """`listed`: which of some marks the broker lists for a topic; `admit`: the consumer is one;
         `on_trouble`: why nobody can be let in to a topic, None when that is over."""
@@ -49,7 +49,8 @@ class Admission:
         self._admit = admit
         self._on_trouble = on_trouble
         self._failures = failures
-        self._randbits = randbits
+        self._new_backoff = backoff
+        self._limits = limits
         self._waiting: dict[str, dict[TrackedConsumer, Early]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -78,7 +79,7 @@ class Admission:
 
     async def _look(self, topic: str) -> None:
         waiting = self._waiting[topic]
-        backoff, failing = Backoff(self._randbits), False
+        backoff, failing = self._new_backoff(), False
         try:
             while waiting:
                 asked = {consumer.mark: consumer for consumer in waiting}
@@ -97,7 +98,7 @@ class Admission:
                 backoff.reset()
                 self._sort(waiting, [consumer for mark, consumer in asked.items() if mark in found])
                 if waiting:
-                    await asyncio.sleep(limits.LISTED_PAUSE_S)
+                    await asyncio.sleep(self._limits.listed_pause_s)
         except Exception as error:
             self._failures.note(Part.admission, "cannot admit consumers", error, topic=topic)
             for consumer in list(waiting):
@@ -118,7 +119,8 @@ class Admission:
                 consumer.close()
                 raise
         now_s = asyncio.get_running_loop().time()
-        for consumer in [each for each, early in waiting.items() if now_s - early.since_s > limits.UNLISTED_LASTS_S]:
+        lasts_s = self._limits.unlisted_lasts_s
+        for consumer in [each for each, early in waiting.items() if now_s - early.since_s > lasts_s]:
             del waiting[consumer]
             _turn_away(consumer)
 

@@ -8,15 +8,18 @@ delivered again waits in `replay`, in position order, and takes precedence over 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedDict
 
-from bridge import limits
+from bridge.limits import DispatchLimits
 from bridge.protocol.entries import Chunk
 
 PositionKey = tuple[int, int]
 """(ledger, entry)."""
+
+ACK_SET_WORDS_MAX: Final = 1_024
+"""Acks of single messages are noted of batches of up to 64 times as many."""
 
 C = TypeVar("C", bound=Hashable)
 
@@ -81,7 +84,7 @@ def still_unacked(before: tuple[int, ...], ack_set: Sequence[int], message_count
     the batch mean nothing. Of batches too large for ACK_SET_WORDS_MAX nothing is noted: they come again as a whole.
     """
     words, rest = -(-message_count // 64), message_count % 64
-    if words > limits.ACK_SET_WORDS_MAX:
+    if words > ACK_SET_WORDS_MAX:
         return before
     left = list(ack_set[:words])
     if len(left) == words and rest:
@@ -122,7 +125,8 @@ class ConsumerState(Generic[C]):
 class Dispatcher(Generic[C]):
     """One Shared subscription. `C` identifies a consumer."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DispatchLimits) -> None:
+        self._limits = limits
         self._consumers: dict[C, ConsumerState[C]] = {}
         self._order: list[ConsumerState[C]] = []  # by priority level, then in order of arrival
         self._next = 0  # round robin goes on behind the one served last
@@ -200,7 +204,7 @@ class Dispatcher(Generic[C]):
             end = self._hand_out(state, offers, start)
             result.setdefault(state.consumer, []).extend(offers[start:end])
             start = end
-        if len(self.unacked) >= limits.MAX_UNACKED_PER_SUBSCRIPTION:
+        if len(self.unacked) >= self._limits.max_unacked_per_subscription:
             self._blocked = True
         return list(result.items()), offers[start:]
 
@@ -226,8 +230,8 @@ class Dispatcher(Generic[C]):
 
     def _hand_out(self, state: ConsumerState[C], offers: Sequence[Offer], start: int) -> int:
         """Give one consumer its turn; returns the index of the first offer that is not its own."""
-        turn = min(limits.ROUND_ROBIN_BATCH, state.permits) if len(self._order) > 1 else state.permits
-        turn = min(turn, limits.MAX_UNACKED_PER_CONSUMER - state.unacked_messages)
+        turn = min(self._limits.round_robin_batch, state.permits) if len(self._order) > 1 else state.permits
+        turn = min(turn, self._limits.max_unacked_per_consumer - state.unacked_messages)
         messages = 0
         index = start
         unacked, positions = self.unacked, state.positions
@@ -246,7 +250,7 @@ class Dispatcher(Generic[C]):
         state.permits -= messages
         state.unacked_messages += messages
         state.delivered += messages
-        if state.unacked_messages >= limits.MAX_UNACKED_PER_CONSUMER:
+        if state.unacked_messages >= self._limits.max_unacked_per_consumer:
             state.blocked = True
         return index
 
@@ -255,7 +259,7 @@ class Dispatcher(Generic[C]):
             self._chunk_owners.pop(chunk.uuid, None)
         else:
             self._chunk_owners[chunk.uuid] = state
-            while len(self._chunk_owners) > limits.MAX_CHUNKED_MESSAGES:
+            while len(self._chunk_owners) > self._limits.max_chunked_messages:
                 del self._chunk_owners[next(iter(self._chunk_owners))]
 
     # -- what comes back
@@ -327,12 +331,12 @@ class Dispatcher(Generic[C]):
         state = unacked.consumer
         state.positions.pop(position, None)
         state.unacked_messages -= unacked.message_count
-        if state.blocked and state.unacked_messages <= limits.MAX_UNACKED_PER_CONSUMER // 2:
+        if state.blocked and state.unacked_messages <= self._limits.max_unacked_per_consumer // 2:
             state.blocked = False
         self._unblock()
 
     def _unblock(self) -> None:
-        if self._blocked and len(self.unacked) <= limits.MAX_UNACKED_PER_SUBSCRIPTION // 2:
+        if self._blocked and len(self.unacked) <= self._limits.max_unacked_per_subscription // 2:
             self._blocked = False
 
     def check(self) -> None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import structlog
 
-from bridge import limits
 from bridge.clock import RandBits
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.dispatch.lateness_causes import LatenessCauses
@@ -18,6 +17,7 @@ from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, Subscriptio
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.limits import DispatchLimits
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import chunk_of
 from tracker import EARLIEST, DueEntry, Position, StoreError, SubscriptionView, TopicIndex, decode_key
@@ -49,6 +49,7 @@ class Parts(NamedTuple):
     stats: SubscriptionStats
     lateness_causes: LatenessCauses
     wake: Callable[[], None]
+    limits: DispatchLimits
     randbits: RandBits
 
 
@@ -70,9 +71,11 @@ class Outlet:
             self._on_gone,
             self._on_unread,
             source.tasks,
+            parts.limits,
             parts.randbits,
         )
         self._parts = parts
+        self._limits = parts.limits
         self._source = source
         self._before = before
         self._delays = delays
@@ -171,7 +174,7 @@ class Outlet:
 
     def pump(self, now_ms: int) -> int:
         """Send at most a slice of what is due; returns how many entries went out. A consumer must have permits."""
-        budget = min(self._parts.dispatcher.capacity(), limits.DISPATCH_SLICE)
+        budget = min(self._parts.dispatcher.capacity(), self._limits.dispatch_slice)
         if now_ms < self._last_now_ms and self._ready:
             self._hold_back(now_ms)
         self._last_now_ms = now_ms
@@ -191,7 +194,7 @@ class Outlet:
             return
         if now_ms > view.dispatched_until_ms:
             with contextlib.suppress(StoreError):  # with a full disk deliveries go on
-                index.note_dispatching(view, now_ms + limits.DISPATCH_LEASE_MS)
+                index.note_dispatching(view, now_ms + self._limits.dispatch_lease_ms)
         self._ready.add([Offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
         self._note_lateness(due, cursor, now_ms)
 
@@ -212,9 +215,8 @@ class Outlet:
         stats.first_delivery(on_time, now_ms)
 
     def _add_immediate(self, limit: int) -> None:
-        self._ready.add(
-            Offer(entry.ledger, entry.entry, entry.message_count, None, entry.raw) for entry in self.feed.take(limit)
-        )
+        taken = self.feed.take(limit, self._limits.dispatch_slice_bytes)
+        self._ready.add(Offer(entry.ledger, entry.entry, entry.message_count, None, entry.raw) for entry in taken)
 
     def _is_early(self, position: PositionKey, key: bytes | None, now_ms: int) -> bool:
         """Whether an entry that was handed out is not due: the clock was set back since."""

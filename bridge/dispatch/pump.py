@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from bridge import limits
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.limits import DispatchLimits
 from tracker import StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -22,6 +22,7 @@ class Pump:
         now_ns: Callable[[], int],
         index: TopicIndex,
         on_failed: Callable[[Exception], None],
+        limits: DispatchLimits,
     ) -> None:
         """`subscriptions` may change at any time; one wall clock in ms, and in ns; `on_failed`: it pumps no more."""
         self._subscriptions = subscriptions
@@ -30,6 +31,7 @@ class Pump:
         self._loop = asyncio.get_running_loop()
         self._index = index
         self._on_failed = on_failed
+        self._limits = limits
         self._stopped = False
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +55,7 @@ class Pump:
         self._soon = None
         now_ms = self._now_ms()
         try:
-            if self._send_slice(now_ms) or self._index.prefetch(now_ms, limits.PREFETCH_SLICE):
+            if self._send_slice(now_ms) or self._index.prefetch(now_ms, self._limits.prefetch_slice):
                 self.wake()
             else:
                 self._set_timer(now_ms)
@@ -62,7 +64,7 @@ class Pump:
             if not self._failing:
                 log.error("cannot read what is due, trying again", reason=str(error))
             self._failing = True
-            self._call_later(limits.MAX_TIMER_MS / 1000)
+            self._call_later(self._limits.max_timer_ms / 1000)
         except Exception as error:
             self.stop()
             self._on_failed(error)
@@ -74,14 +76,14 @@ class Pump:
         for step in range(len(subscriptions)):
             number = (self._turn + step) % len(subscriptions)
             sent += subscriptions[number].pump(now_ms)
-            if sent >= limits.DISPATCH_SLICE:
+            if sent >= self._limits.dispatch_slice:
                 self._turn = number + 1
                 break
         return sent
 
     def _set_timer(self, now_ms: int) -> None:
         """Look again when the next entry is due, and at the clock once a second in any case."""
-        wait_ms = limits.MAX_TIMER_MS
+        wait_ms = self._limits.max_timer_ms
         for subscription in self._subscriptions.values():
             due_in_ms = subscription.due_in_ms(now_ms)
             if due_in_ms is not None:

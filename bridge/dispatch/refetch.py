@@ -1,7 +1,7 @@
 """What is to be delivered again and is not kept here: read from the broker once more, without disturbing the order.
 
 Redeliveries go out in the order of positions, as a broker's do. So what has to be read holds back what lies behind it,
-but not for long: a read that fails, or takes longer than `REFETCH_HOLD_S`, is put aside together with what it is to
+but not for long: a read that fails, or takes longer than `refetch_hold_s`, is put aside together with what it is to
 bring, and the others go ahead. What was put aside is read again until the broker gives it, and goes out then.
 """
 
@@ -11,11 +11,11 @@ from itertools import islice
 
 from sortedcontainers import SortedDict
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.fetch import Fetched
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.dispatcher import Offer, PositionKey, Redelivery
+from bridge.limits import DispatchLimits
 from bridge.net.backoff import Backoff
 from bridge.net.tasks import Tasks
 
@@ -29,7 +29,7 @@ IsEarly = Callable[[PositionKey, bytes | None], bool]
 
 class Refetch:
     """One per subscription. `replay`: what waits to be delivered again, the dispatcher's; entries stay in it while they
-    are read, unless they are put aside. Holds the bytes of about `REFETCH_BATCH` entries at most.
+    are read, unless they are put aside. Holds the bytes of about `refetch_batch` entries at most.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Refetch:
         on_gone: Callable[[PositionKey], None],
         on_failed: Callable[[str], None],
         tasks: Tasks,
+        limits: DispatchLimits,
         randbits: RandBits = system_randbits,
     ) -> None:
         """`on_found`: something can be delivered that could not; `on_gone`: the broker has deleted an entry;
@@ -53,7 +54,8 @@ class Refetch:
         self._on_gone = on_gone
         self._on_failed = on_failed
         self._tasks = tasks
-        self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
+        self._limits = limits
+        self._backoff = Backoff(randbits, (limits.refetch_retry_s,))
         self._kept: dict[PositionKey, bytes] = {}
         self._room = asyncio.Event()
         self._held: Sequence[PositionKey] = ()
@@ -69,15 +71,15 @@ class Refetch:
     def take_next(self, limit: int, at_hand: AtHand, is_early: IsEarly) -> list[Offer]:
         """What is next to be delivered again, in the order of positions, up to what has to be read first.
 
-        At most `limit` entries, and none behind those that weigh DISPATCH_SLICE_BYTES; they leave the replay queue.
+        At most `limit` entries, and none behind those that weigh `dispatch_slice_bytes`; they leave the replay queue.
         """
         replay = self._replay
         if not replay:
             return []
         offers: list[Offer] = []
         size = 0
-        for position in list(islice(replay, limit + limits.REPLAY_EARLY_MAX)):
-            if len(offers) == limit or size >= limits.DISPATCH_SLICE_BYTES:
+        for position in list(islice(replay, limit + self._limits.replay_early_max)):
+            if len(offers) == limit or size >= self._limits.dispatch_slice_bytes:
                 break
             waiting = replay[position]
             if is_early(position, waiting.key):
@@ -97,9 +99,9 @@ class Refetch:
     def _missing(self, first: PositionKey, at_hand: AtHand) -> list[PositionKey]:
         """What has to be read together with `first`: of the entries behind it those that are not at hand either."""
         replay = self._replay
-        behind = islice(replay.irange(minimum=first, inclusive=(False, False)), 2 * limits.REFETCH_BATCH)
+        behind = islice(replay.irange(minimum=first, inclusive=(False, False)), 2 * self._limits.refetch_batch)
         missing = (each for each in behind if replay[each].key is None and at_hand(each, None) is None)
-        return [first, *islice(missing, limits.REFETCH_BATCH - 1)]
+        return [first, *islice(missing, self._limits.refetch_batch - 1)]
 
     def _take(self, position: PositionKey) -> bytes | None:
         raw = self._kept.pop(position, None)
@@ -118,11 +120,11 @@ class Refetch:
         if self._read_task is not None:  # it has been waited for long enough
             self._put_aside(positions[:1])
             return False
-        if len(self._kept) >= limits.REFETCH_BATCH:
+        if len(self._kept) >= self._limits.refetch_batch:
             self._kept.clear()
         self._held = positions
         give_way = self._tasks.guarded(self._give_way)
-        self._hold_timer = asyncio.get_running_loop().call_later(limits.REFETCH_HOLD_S, give_way)
+        self._hold_timer = asyncio.get_running_loop().call_later(self._limits.refetch_hold_s, give_way)
         self._read_task = self._tasks.spawn(self._read(positions))
         return True
 
@@ -167,11 +169,11 @@ class Refetch:
         """Until nothing is left aside; what failed longest ago is tried first."""
         while self.aside:
             await asyncio.sleep(self._backoff.next_s())
-            while len(self._kept) >= limits.REFETCH_BATCH:
+            while len(self._kept) >= self._limits.refetch_batch:
                 self._room.clear()
                 await self._room.wait()
                 self._kept = {position: raw for position, raw in self._kept.items() if position in self._replay}
-            positions = sorted(islice(self.aside, limits.REFETCH_BATCH))
+            positions = sorted(islice(self.aside, self._limits.refetch_batch))
             if positions:
                 await self._read_some(positions)
                 self._on_found()

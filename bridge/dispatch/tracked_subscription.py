@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bridge import limits
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
 from bridge.dispatch.dispatcher import Dispatcher, PositionKey
@@ -15,6 +14,7 @@ from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.limits import DispatchLimits
 from bridge.protocol.pulsar_pb2 import CommandAck
 from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex
 from tracker.search import Standing
@@ -31,13 +31,20 @@ class CursorReading(NamedTuple):
 class TrackedSubscription:
     """Dispatches between `start` and `stop`; consumers come and go at any time."""
 
-    def __init__(self, name: str, topic: str, wake: Callable[[], None], randbits: RandBits = system_randbits) -> None:
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        wake: Callable[[], None],
+        limits: DispatchLimits,
+        randbits: RandBits = system_randbits,
+    ) -> None:
         """`wake`: asks the topic to pump soon."""
         self.name = name
         self.topic = topic
         self.stats = SubscriptionStats()
         self.lateness_causes = LatenessCauses()
-        self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher()
+        self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher(limits)
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
         self.trouble: str | None = None
@@ -52,11 +59,12 @@ class TrackedSubscription:
         self.generation = 0
         """Changes whenever what was handed out is forgotten: the cursor is set anew, or dispatch ends here."""
         self._wake = wake
-        self._parts = Parts(name, topic, self.dispatcher, self.stats, self.lateness_causes, wake, randbits)
+        self._limits = limits
+        self._parts = Parts(name, topic, self.dispatcher, self.stats, self.lateness_causes, wake, limits, randbits)
         self._outlet: Outlet | None = None  # between `start` and `stop`
         self._index: TopicIndex | None = None  # that it was dispatched from last
         self._acked_at = -math.inf
-        self._ack_notes: AckNotes[TrackedConsumer] = AckNotes()
+        self._ack_notes: AckNotes[TrackedConsumer] = AckNotes(limits.max_unacked_per_subscription)
         self._attached: set[TrackedConsumer] = set()
         self._history = UNKNOWN  # of the cursor when dispatch began last
 
@@ -124,7 +132,7 @@ class TrackedSubscription:
     @property
     def unsettled_s(self) -> float:
         """How long acks may still be on their way in the broker, those of consumers that left too, in seconds."""
-        return max(self._acked_at + limits.ACK_SETTLE_S - asyncio.get_running_loop().time(), 0.0)
+        return max(self._acked_at + self._limits.ack_settle_s - asyncio.get_running_loop().time(), 0.0)
 
     def acknowledge_again(self, positions: Sequence[PositionKey]) -> bool:
         """Repair the broker's cursor; False when no consumer is there to do it, or the cursor may be another by now."""

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
 from bridge.clock import RandBits, system_randbits
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.limits import IntakeLimits
 from bridge.net.backoff import Backoff
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
@@ -38,6 +38,7 @@ class Feed:
         open_reader: OpenReader,
         wake: Callable[[], None],
         tasks: Tasks,
+        limits: IntakeLimits,
         randbits: RandBits = system_randbits,
     ) -> None:
         """`start`: everything immediate at or below it is acked."""
@@ -47,12 +48,13 @@ class Feed:
         self._open_reader = open_reader
         self._wake = wake
         self._tasks = tasks
-        self._backoff = Backoff(randbits, limits.RETRY_BACKOFF_S[-2:-1])
+        self._limits = limits
+        self._backoff = Backoff(randbits, (limits.feed_retry_s,))
         self._number: int | None = None  # the next item of the tail buffer; None while reading for itself
         self._queue: deque[StoredEntry] = deque()
         self._queue_bytes = 0
         self._read_position = start
-        self._entry_bytes = float(limits.FEED_FIRST_GUESS_BYTES)  # what an entry weighs here, as seen lately
+        self._entry_bytes = float(limits.feed_first_guess_bytes)  # what an entry weighs here, as seen lately
         self._reader: EntryReader | None = None
         self._heard = 0.0  # when the own reader last gave something
         self._opening: asyncio.Task[None] | None = None
@@ -64,7 +66,7 @@ class Feed:
         """Whether it takes from the shared buffer."""
         return self._number is not None
 
-    def take(self, limit: int, max_bytes: int = limits.DISPATCH_SLICE_BYTES) -> list[StoredEntry]:
+    def take(self, limit: int, max_bytes: int) -> list[StoredEntry]:
         """Entries that are not acked yet: at most `limit`, and none after those so far weigh `max_bytes`.
 
         None available does not mean none to come.
@@ -80,7 +82,7 @@ class Feed:
                 size += len(entry.raw)
         if result:
             self._taken.extend((entry.ledger, entry.entry) for entry in result)
-            if len(self._taken) > 2 * limits.MAX_UNACKED_PER_SUBSCRIPTION:
+            if len(self._taken) > self._limits.feed_taken_max:
                 self._taken = deque(position for position in self._taken if not self._acks.contains(*position))
         return result
 
@@ -144,7 +146,7 @@ class Feed:
 
     def _start_reading(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._reader is not None and now - self._heard > limits.READ_STALL_S:
+        if self._reader is not None and now - self._heard > self._limits.read_stall_s:
             # Not at the tail, so there is more to read.
             log.debug("feed reads anew", after=str(self._read_position))
             self._reader.close()
@@ -177,9 +179,9 @@ class Feed:
         """
         if self._reader is None:
             return
-        by_count = limits.FEED_QUEUE_ENTRIES - len(self._queue)
-        by_bytes = int((limits.FEED_QUEUE_BYTES - self._queue_bytes) / self._entry_bytes)
-        allowed = max(min(by_count, by_bytes, limits.FEED_PERMITS), 0 if self._queue else 1)
+        by_count = self._limits.feed_queue_entries - len(self._queue)
+        by_bytes = int((self._limits.feed_queue_bytes - self._queue_bytes) / self._entry_bytes)
+        allowed = max(min(by_count, by_bytes, self._limits.feed_permits), 0 if self._queue else 1)
         if allowed and self._reader.permits <= allowed // 2:
             self._reader.top_up(allowed)
 
@@ -189,7 +191,7 @@ class Feed:
             if entry.deliver_at_ms is None and not entry.marker:
                 self._queue.append(entry)
                 self._queue_bytes += len(entry.raw)
-        if self._reader is not None and self._reader.permits > limits.FEED_PERMITS:
+        if self._reader is not None and self._reader.permits > self._limits.feed_permits:
             # A batch that claims to be of less than no messages gave the broker more permits than the queue holds.
             self._reader.close()
             self._reader = None

@@ -12,11 +12,10 @@ from collections.abc import Callable
 
 import structlog
 
-from bridge import limits
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.reader import EntryReader, open_reader
-from bridge.clock import RandBits, system_randbits
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.limits import IntakeLimits
 from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from tracker import EARLIEST, NewEntry, Position, StoreError, TopicIndex
@@ -35,7 +34,8 @@ class Harvester:
         on_harvested: Callable[[], None],
         on_closed: Callable[[Exception], None],
         on_stalled: Callable[[StoreError], None],
-        randbits: RandBits = system_randbits,
+        backoff: Backoff,
+        limits: IntakeLimits,
     ) -> None:
         """Harvest into an index and a tail buffer; `start` begins.
 
@@ -48,7 +48,8 @@ class Harvester:
         self._on_harvested = on_harvested
         self._on_closed = on_closed
         self._on_stalled = on_stalled
-        self._backoff = Backoff(randbits)
+        self._backoff = backoff
+        self._limits = limits
         self._resume_at: float | None = None  # on the event loop's clock; None unless stalled
         self._tailed = tail.floor  # up to where the tail buffer has got everything
         self._connection: BrokerConnection | None = None
@@ -80,7 +81,7 @@ class Harvester:
             self._resume_at = 0.0
 
     async def check(self) -> None:
-        """Open the reader anew when it is stuck; to be called every READ_STALL_S. Raises BrokerError."""
+        """Open the reader anew when it is stuck; to be called every `read_stall_s`. Raises BrokerError."""
         if self.stalled:
             return
         assert self._reader is not None
@@ -100,7 +101,7 @@ class Harvester:
         self._reader = await open_reader(connection, self._topic, self.position, self._on_entries, self._on_closed)
         if self.stalled:  # the index went back meanwhile
             self._reader.close()
-        self._reader.top_up(limits.HARVEST_PERMITS)
+        self._reader.top_up(self._limits.harvest_permits)
 
     def close(self) -> None:
         """Stop reading."""
@@ -110,14 +111,14 @@ class Harvester:
     def _on_entries(self, entries: list[StoredEntry]) -> None:
         assert self._reader is not None
         try:
-            for start in range(0, len(entries), limits.HARVEST_SLICE):
-                self._store(entries[start : start + limits.HARVEST_SLICE])
+            for start in range(0, len(entries), self._limits.harvest_slice):
+                self._store(entries[start : start + self._limits.harvest_slice])
         except StoreError as error:
             self._stall(error)
             return
         # Granted only when stored: a disk that fails or lags holds the broker back, not memory.
-        if self._reader.permits <= limits.HARVEST_PERMITS * 3 // 4:
-            self._reader.top_up(limits.HARVEST_PERMITS)
+        if self._reader.permits <= self._limits.harvest_permits * 3 // 4:
+            self._reader.top_up(self._limits.harvest_permits)
         self._on_harvested()
 
     def _stall(self, error: StoreError) -> None:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 
-from bridge import limits
 from bridge.protocol.entries import StoredEntry
 from tracker import Position
 
@@ -11,12 +10,7 @@ from tracker import Position
 class TailBuffer:
     """Bounded; holds every immediate entry behind `floor`. Items are numbered by arrival, from `first` to `end`."""
 
-    def __init__(
-        self,
-        start: Position,
-        max_bytes: int = limits.TAIL_BUFFER_BYTES,
-        max_entries: int = limits.TAIL_BUFFER_ENTRIES,
-    ) -> None:
+    def __init__(self, start: Position, max_bytes: int, max_entries: int) -> None:
         """`start`: the position behind which the harvester reads."""
         self.floor = start
         self.first = 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from bridge import limits
 from bridge.clock import RandBits
 
 _CHANCE_BITS = 16
@@ -15,10 +14,10 @@ class Backoff:
     not tried again for all of them at once.
     """
 
-    def __init__(self, randbits: RandBits, steps: Sequence[float] | None = None) -> None:
-        """`steps`: seconds, one for each failure in a row, the last for all after it; by default RETRY_BACKOFF_S."""
+    def __init__(self, randbits: RandBits, steps: Sequence[float]) -> None:
+        """`steps`: seconds, one for each failure in a row, the last for all after it."""
         self._randbits = randbits
-        self._steps = limits.RETRY_BACKOFF_S if steps is None else steps
+        self._steps = steps
         self._failures = 0
 
     def next_s(self) -> float:

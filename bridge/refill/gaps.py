@@ -65,7 +65,7 @@ class GapFiller:
         self._reading: asyncio.Task[None] | None = None
         self._void = False
         self._one_at_a_time = asyncio.Lock()
-        self._backoff = Backoff(connection.randbits, limits.RETRY_BACKOFF_S[-1:])
+        self._backoff = Backoff(connection.randbits, (limits.GAP_RETRY_S,))
 
     def find(self, view: SubscriptionView) -> tuple[Position, Position] | None:
         """The positions (after, to] a view misses; None when it misses nothing, which is noted in the view."""
@@ -268,8 +268,8 @@ class GapFiller:
         """Store what is delayed; return how many were new."""
         indexed = 0
         try:
-            for start in range(0, len(entries), limits.HARVEST_SLICE):
-                slice_of = new_entries(entries[start : start + limits.HARVEST_SLICE])
+            for start in range(0, len(entries), limits.BACKFILL_SLICE):
+                slice_of = new_entries(entries[start : start + limits.BACKFILL_SLICE])
                 indexed += self._index.backfill(slice_of)
         except StoreError as error:
             self._begin_again()

@@ -9,6 +9,8 @@ from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
 from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
+from bridge.limits import Limits
+from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.refill.spark_job import SparkSettings
 from tracker import Position, Store
@@ -41,9 +43,14 @@ class BridgeContext(NamedTuple):
     """Waits until what is written by now is on disk; False when it cannot be."""
     spark: SparkSettings
     failures: Failures
+    limits: Limits
     now_ms: Callable[[], int] = wall_clock_ms
     now_ns: Callable[[], int] = wall_clock_ns
     """The same clock, finer."""
     randbits: RandBits = system_randbits
     peers: Peers = Peers()
     """What other bridges are known by."""
+
+    def backoff(self) -> Backoff:
+        """The pauses of one thing that is tried until it works."""
+        return Backoff(self.randbits, self.limits.retry_backoff_s)

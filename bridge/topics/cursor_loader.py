@@ -7,7 +7,6 @@ from itertools import islice
 
 import structlog
 
-from bridge import limits
 from bridge.answers.values import Trigger
 from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerConnection
@@ -21,7 +20,6 @@ from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN, history_of, takes_back
 from bridge.ledgers.internal_stats import CursorState, LedgerState
-from bridge.net.backoff import Backoff
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
@@ -60,6 +58,7 @@ class CursorLoader:
         """
         self._topic = topic
         self._context = context
+        self._limits = context.limits.dispatch
         self._connection = connection
         self._index = index
         self._source = Source(index, tail, self._fetch, dispatch)
@@ -82,7 +81,7 @@ class CursorLoader:
             subscription.loading = self._spawn(self._load(subscription))
 
     async def _load(self, subscription: TrackedSubscription) -> None:
-        backoff = Backoff(self._context.randbits)
+        backoff = self._context.backoff()
         while True:
             try:
                 await self._load_once(subscription)
@@ -112,7 +111,7 @@ class CursorLoader:
             await self._start(subscription, cursor, state)
 
     async def _start(self, subscription: TrackedSubscription, cursor: CursorState, state: LedgerState) -> None:
-        acks, history = await _acks_of(cursor), history_of(cursor.properties)
+        acks, history = await _acks_of(cursor, self._limits.ack_ranges_slice), history_of(cursor.properties)
         view = self._index.view(subscription.name)
         subscription.loading = None
         subscription.lateness_causes.owner_since_ms = self._owner_since_ms
@@ -123,14 +122,21 @@ class CursorLoader:
         make_feed = partial(self._make_feed, state)
         subscription.start(self._source, reading, make_feed, self._context.now_ms())
         if same:
-            self._spawn(repair(subscription, subscription.generation, acks, state.ledger_sizes))
+            self._spawn(repair(subscription, subscription.generation, acks, state.ledger_sizes, self._limits))
         if self._gaps.find(view) is not None:
             self._spawn(self._gaps.fill(view, Trigger.seek if reading.takes_back else Trigger.ownership))
 
     def _make_feed(self, state: LedgerState, view: SubscriptionView) -> Feed:
         start = self._book.start_of(view.name, view.history, view.acks, state)
         return Feed(
-            start, view.acks, self._source.tail, self._open_reader, self._wake, self._dispatch, self._context.randbits
+            start,
+            view.acks,
+            self._source.tail,
+            self._open_reader,
+            self._wake,
+            self._dispatch,
+            self._context.limits.intake,
+            self._context.randbits,
         )
 
     async def _open_reader(self, after: Position, on_entries: OnEntries, on_closed: OnClosed) -> EntryReader:
@@ -142,21 +148,21 @@ class CursorLoader:
 
     async def _fetch_some(self, positions: Sequence[PositionKey]) -> Fetched:
         fetched = await fetch_entries(
-            self._connection, self._topic, positions, limits.REFETCH_BYTES, limits.REFETCH_PATIENCE_S
+            self._connection, self._topic, positions, self._limits.refetch_bytes, self._limits.refetch_patience_s
         )
         if fetched.errors and not fetched.found:
             raise fetched.errors[0]
         return fetched
 
 
-async def _acks_of(cursor: CursorState) -> AckSet:
+async def _acks_of(cursor: CursorState, slice_of: int) -> AckSet:
     """What a cursor has acked. In slices: with a hundred thousand holes it takes a tenth of a second.
 
     Raises ValueError when the broker lists what are no ranges.
     """
     acks = AckSet(cursor.mark_delete_position)
     ranges = iter_ranges(cursor.individually_deleted)
-    while part := list(islice(ranges, limits.ACK_RANGES_SLICE)):
+    while part := list(islice(ranges, slice_of)):
         acks.merge_ranges(part)
         await asyncio.sleep(0)
     return acks

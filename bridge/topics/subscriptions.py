@@ -6,24 +6,33 @@ from collections.abc import Callable
 from bridge.clock import RandBits
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.limits import DispatchLimits
 
 
 class Subscriptions(dict[str, TrackedSubscription]):
     """By name."""
 
-    def __init__(self, topic: str, wake: Callable[[], None], delays: Callable[[], bool], randbits: RandBits) -> None:
+    def __init__(
+        self,
+        topic: str,
+        wake: Callable[[], None],
+        delays: Callable[[], bool],
+        limits: DispatchLimits,
+        randbits: RandBits,
+    ) -> None:
         """`wake`: one of them may have something to send; `delays`: whether the broker's policies allow them."""
         super().__init__()
         self._topic = topic
         self._wake = wake
         self._delays = delays
+        self._limits = limits
         self._randbits = randbits
 
     def opened(self, name: str) -> TrackedSubscription:
         """The one of a name, made when it is not known yet."""
         subscription = self.get(name)
         if subscription is None:
-            subscription = self[name] = TrackedSubscription(name, self._topic, self._wake, self._randbits)
+            subscription = self[name] = TrackedSubscription(name, self._topic, self._wake, self._limits, self._randbits)
             subscription.delays = self._delays()
         return subscription
 

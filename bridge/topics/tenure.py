@@ -61,12 +61,13 @@ class Tenure:
         """`index` must know a harvested position; `on_gone`: the broker does not have a subscription any more."""
         topic, connection = ownership.topic, ownership.connection
         assert index.harvested_position is not None
-        tail = TailBuffer(index.harvested_position)
+        intake = self._intake = context.limits.intake
+        tail = TailBuffer(index.harvested_position, intake.tail_buffer_bytes, intake.tail_buffer_entries)
         self.ownership = ownership
         self.index = index
         self.failed = False
         """An error that nobody thought of: nothing that is known in memory is to be believed."""
-        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index, self.fail)
+        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index, self.fail, context.limits.dispatch)
         self.durability = Durability(ownership, context, index, book, subscriptions)
         self._context = context
         self._book = book
@@ -85,7 +86,8 @@ class Tenure:
             self._on_stored,
             self._on_harvester_closed,
             self._cannot_store,
-            context.randbits,
+            context.backoff(),
+            intake,
         )
         self._gaps = GapFiller(
             topic,
@@ -263,7 +265,7 @@ class Tenure:
             await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
             if self._context.store.failure is None:
                 await self.harvester.resume()
-            if loop.time() - checked > limits.READ_STALL_S:
+            if loop.time() - checked > self._intake.read_stall_s:
                 checked = loop.time()
                 await self.harvester.check()
 

@@ -9,7 +9,6 @@ from typing import Any, ParamSpec
 import structlog
 
 from bridge import limits
-from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -34,15 +33,15 @@ class SyncLoop:
     that is how the failure is noticed.
     """
 
-    def __init__(self, store: Store, failures: Failures, randbits: RandBits = system_randbits) -> None:
-        """Nothing runs before `run`."""
+    def __init__(self, store: Store, failures: Failures, backoff: Backoff) -> None:
+        """Nothing runs before `run`. `backoff`: the pauses before the store is opened anew."""
         self.failure: str | None = None
         """Why nothing is stored at the moment; None when all is well."""
         self.on_recovered: list[Callable[[], None]] = []
         """Called when the store was opened anew: what was not synced before may be gone."""
         self._store = store
         self._failures = failures
-        self._randbits = randbits
+        self._backoff = backoff
         self._dirty: dict[Durable, None] = {}  # a set whose order is not by chance
         self._waiting: list[asyncio.Future[bool]] = []
         self._wake = asyncio.Event()
@@ -63,7 +62,6 @@ class SyncLoop:
     async def run(self) -> None:
         """Until cancelled. A sync that fails is tried again: positions do not move on meanwhile."""
         now = asyncio.get_running_loop().time
-        backoff = Backoff(self._randbits)
         while True:
             await self._wake.wait()
             await asyncio.sleep(limits.SYNC_INTERVAL_S)
@@ -71,8 +69,8 @@ class SyncLoop:
             if await self._is_synced():
                 continue
             if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
-                backoff.reset()
-            await asyncio.sleep(backoff.next_s())
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.next_s())
             await self._recover()
             self._wake.set()
 
@@ -144,7 +142,12 @@ class Topics:
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
         self._admission = Admission(
-            context.admin.listed_marks, self._admit, self._on_admission_trouble, context.failures, context.randbits
+            context.admin.listed_marks,
+            self._admit,
+            self._on_admission_trouble,
+            context.failures,
+            context.backoff,
+            context.limits.dispatch,
         )
         self._marks = Marks(context.admin, context.failures)
 
@@ -244,7 +247,7 @@ class Topics:
         """An ack was relayed."""
         if not consumer.admitted:
             early = self._admission.early(consumer)
-            if early is not None and len(early.acks) < limits.EARLY_ACKS_MAX:
+            if early is not None and len(early.acks) < self._context.limits.dispatch.early_acks_max:
                 early.acks.append(ack)
             return
         if (found := self._served(consumer)) is not None:

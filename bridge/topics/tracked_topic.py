@@ -5,7 +5,6 @@ import contextlib
 
 import structlog
 
-from bridge import limits
 from bridge.answers.values import Role, Severity
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates
@@ -13,7 +12,6 @@ from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
-from bridge.net.backoff import Backoff
 from bridge.net.failures import Part
 from bridge.net.tasks import beside
 from bridge.operate.outlook import Outlook
@@ -52,7 +50,9 @@ class TrackedTopic:
         """Why the topic partition is not served; None while it is, here or elsewhere."""
         self.admission_trouble: str | None = None
         """Why consumers that came wait to be let in; None while they do not."""
-        self.subscriptions = Subscriptions(topic, self._wake, lambda: self.outlook.delays, context.randbits)
+        self.subscriptions = Subscriptions(
+            topic, self._wake, lambda: self.outlook.delays, context.limits.dispatch, context.randbits
+        )
         self.outlook = Outlook(topic, self.subscriptions)
         self.presence = Presence(topic, context.admin)
         self.passing = PassThrough(topic, self.subscriptions, context, self._give_up)
@@ -65,7 +65,7 @@ class TrackedTopic:
 
     async def run(self) -> None:
         """Serve the topic partition whenever the broker lets this bridge own it."""
-        backoff = Backoff(self._context.randbits)
+        backoff = self._context.backoff()
         while not self._closing.is_set():
             started = self._loop.time()
             try:
@@ -74,7 +74,7 @@ class TrackedTopic:
                 self.reason = f"failed: {failed}"
             except Exception as error:  # whatever it is: begin again rather than leave the topic alone
                 self._note_failed(error)
-            if self._loop.time() - started > limits.RETRY_BACKOFF_S[-1]:
+            if self._loop.time() - started > self._context.limits.retry_backoff_s[-1]:
                 backoff.reset()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_s()):
@@ -282,7 +282,7 @@ class TrackedTopic:
         return tenure
 
     def _usable_index(self, book: CheckpointBook, state: LedgerState) -> TopicIndex:
-        index = self.index or self._open_index()
+        index, catch_up = self.index or self._open_index(), self._context.limits.intake.catch_up_entries
         if cursor_history.is_of_another(index, book.told_identity, state.last_confirmed_entry):
             log.warning(
                 "the index is of another topic of this name, dropping it",
@@ -296,7 +296,7 @@ class TrackedTopic:
         if index.harvested_position is None:
             # Nothing is known here: new traffic first, what older entries are needed is read behind it.
             index.start_at(state.last_confirmed_entry)
-        elif state.entries_between(index.harvested_position, state.last_confirmed_entry) > limits.CATCH_UP_ENTRIES:
+        elif state.entries_between(index.harvested_position, state.last_confirmed_entry) > catch_up:
             # Known until some time ago: the same, and what came since is read behind new traffic too.
             index.skip_to(state.last_confirmed_entry)
         return index

@@ -11,6 +11,7 @@ from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.embedded import EmbeddedError, EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, Broker
+from tests.changed_limits import changed
 from tests.clients import Clients
 from tests.cluster import PulsarCluster
 from tests.raw_client import open_clients
@@ -57,10 +58,10 @@ def private_bridge(pulsar: PulsarCluster, tmp_path: Path) -> Iterator[BridgeFact
 
 @pytest_asyncio.fixture
 async def bridge_here(pulsar: PulsarCluster, tmp_path: Path) -> AsyncIterator[InProcessFactory]:
-    """Starts bridges on the test's own event loop: for changed limits, and to look inside."""
+    """Starts bridges on the test's own event loop, to look inside, as `private_bridge` does."""
     started: list[Bridge] = []
 
-    async def make(broker: Broker = pulsar, **settings: Any) -> Bridge:
+    async def make(broker: Broker = pulsar, limits: dict[str, Any] | None = None, **settings: Any) -> Bridge:
         values: dict[str, Any] = {
             "broker_service_url": broker.service_url,
             "broker_web_url": broker.web_url,
@@ -70,7 +71,7 @@ async def bridge_here(pulsar: PulsarCluster, tmp_path: Path) -> AsyncIterator[In
             "advertised_address": "127.0.0.1",
             "web_port": 0,
         }
-        here = Bridge(Settings(**(values | settings)))
+        here = Bridge(Settings(**(values | settings)), changed(**(limits or {})))
         await here.start()
         started.append(here)
         return here

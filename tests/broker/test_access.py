@@ -24,6 +24,7 @@ from bridge.broker.connection import connect as connect_to_broker
 from bridge.cli import main
 from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
+from bridge.limits import Limits
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from spark_jobs.errors import LedgerReadError, NotYet
 from spark_jobs.ledgers.access import ClusterAccess
@@ -436,7 +437,7 @@ async def test_a_job_without_permission_changes_nothing(
     )
     values: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "web_port": 0, "data_dir": tmp_path / "data"}
     values |= {"broker_service_url": scene.broker.service_url, "broker_web_url": scene.broker.web_url}
-    here = Bridge(Settings(**values, broker_token=SecretStr(token_of("bridge")), spark_master="local[1]"))
+    here = Bridge(Settings(**values, broker_token=SecretStr(token_of("bridge")), spark_master="local[1]"), Limits())
     await here.start()
     topic = new_topic()
 

@@ -17,6 +17,7 @@ from bridge.app import Bridge, StartError
 from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.ports import free_ports
+from bridge.limits import Limits
 from bridge.protocol.frames import encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, ServerError
 from tests.bridge_process import now_ms
@@ -61,10 +62,12 @@ class Scene(NamedTuple):
 
 
 @pytest_asyncio.fixture
-async def scene(bridge_here: InProcessFactory, pulsar: PulsarCluster) -> AsyncIterator[Scene]:
-    """With another client at work, which must not notice anything."""
+async def scene(
+    bridge_here: InProcessFactory, pulsar: PulsarCluster, request: pytest.FixtureRequest
+) -> AsyncIterator[Scene]:
+    """With another client at work, which must not notice anything; a parameter says which limits differ."""
     with capture_logs() as logs:
-        bridge = await bridge_here()
+        bridge = await bridge_here(limits=getattr(request, "param", None))
         topic = some_topic("bystander")
         bystander = await raw_client(bridge.advertised_url)
         await bystander.consume(topic)
@@ -422,17 +425,16 @@ async def test_a_message_nobody_can_read(scene: Scene, topic: str, entry: bytes)
     await client.close()
 
 
+# no reader needs to be opened anew for want of permits
+@pytest.mark.parametrize("scene", [{"read_stall_s": 60}], indirect=True, ids=[""])
 @pytest.mark.parametrize("count", [0, -500, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
-async def test_a_batch_that_lies_about_its_size(
-    scene: Scene, topic: str, count: int, delayed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_lies_about_its_size(scene: Scene, topic: str, count: int, delayed: bool) -> None:
     """The broker's count of permits goes far astray, the reader's goes with it, and what comes behind is delivered.
 
     No count may cancel out the others: what the broker reads at once and counts as 0 messages, it sends to nobody. So
     a batch of 0 may be missing, see `test_a_batch_that_claims_no_messages_and_is_read_alone`.
     """
-    monkeypatch.setattr(limits, "READ_STALL_S", 60)  # no reader needs to be opened anew for want of permits
     client = await raw_client(scene.url)
     await client.consume(topic)
     client.flow(100)
@@ -449,12 +451,10 @@ async def test_a_batch_that_lies_about_its_size(
     await client.close()
 
 
+@pytest.mark.parametrize("scene", [{"read_stall_s": 0.5}], indirect=True, ids=[""])
 @pytest.mark.parametrize("count", [2**31 - 1, -(2**31)])
-async def test_reading_goes_on_behind_a_batch_that_lies(
-    scene: Scene, topic: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reading_goes_on_behind_a_batch_that_lies(scene: Scene, topic: str, count: int) -> None:
     """The harvester, caught up with the topic, loses its permits in the broker, and notices."""
-    monkeypatch.setattr(limits, "READ_STALL_S", 0.5)
     client = await raw_client(scene.url)
     await client.consume(topic)
     client.flow((1 << 31) - 1)
@@ -489,7 +489,7 @@ async def test_port_in_use(tmp_path: Path, pulsar: PulsarCluster) -> None:
         port = taken.getsockname()[1]
         for name in ("port", "web_port"):
             ports = {"port": 0, "web_port": 0, name: port}
-            bridge = Bridge(settings(pulsar, tmp_path / name, **ports))
+            bridge = Bridge(settings(pulsar, tmp_path / name, **ports), Limits())
             with pytest.raises(StartError, match=str(port)):
                 await bridge.start()
 
@@ -497,13 +497,13 @@ async def test_port_in_use(tmp_path: Path, pulsar: PulsarCluster) -> None:
 async def test_data_directory_in_use(bridge_here: InProcessFactory, tmp_path: Path, pulsar: PulsarCluster) -> None:
     await bridge_here(data_dir=tmp_path / "one")
     with pytest.raises(DataDirectoryLocked, match="one"):
-        await Bridge(settings(pulsar, tmp_path / "one")).start()
+        await Bridge(settings(pulsar, tmp_path / "one"), Limits()).start()
 
 
 async def test_data_directory_that_cannot_be(tmp_path: Path, pulsar: PulsarCluster) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(Exception, match="file") as caught:
-        await Bridge(settings(pulsar, tmp_path / "file")).start()
+        await Bridge(settings(pulsar, tmp_path / "file"), Limits()).start()
     assert type(caught.value).__module__.startswith(("tracker", "bridge")), caught.value
 
 
@@ -511,7 +511,7 @@ async def test_broker_down_at_start(tmp_path: Path, make_pulsar: Any) -> None:
     """The bridge starts, says what it waits for, refuses clients with a reason, and serves once the broker is there."""
     broker_port, web_port = await asyncio.to_thread(free_ports, 2)
     where = PulsarCluster(f"pulsar://127.0.0.1:{broker_port}", f"http://127.0.0.1:{web_port}")
-    bridge = Bridge(settings(where, tmp_path / "data"))
+    bridge = Bridge(settings(where, tmp_path / "data"), Limits())
     await bridge.start()
     try:
         status, body = await ready(bridge)

@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 import pytest
 
-from bridge import limits
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
 from tests.clients import Clients, drain, publish, shared, texts
@@ -20,7 +19,7 @@ from tracker import limits as tracker_limits
 MB = 1024 * 1024
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
 FLOWING = 100_000 if LONG else 20_000
-SMALL_BUFFERS = {"TAIL_BUFFER_BYTES": MB, "FEED_QUEUE_BYTES": MB}
+SMALL_BUFFERS = {"tail_buffer_bytes": MB, "feed_queue_bytes": MB}
 SLACK_MB = 32
 """Allocators do not give everything back."""
 CACHE_MB = tracker_limits.BLOCK_CACHE_BYTES // MB
@@ -41,7 +40,7 @@ async def test_a_consumer_without_permits(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
     """It gets nothing, holds nobody up, and costs no memory; with permits it gets everything."""
-    changed = SMALL_BUFFERS | {"MAX_UNACKED_PER_CONSUMER": FLOWING + 1, "MAX_UNACKED_PER_SUBSCRIPTION": FLOWING + 1}
+    changed = SMALL_BUFFERS | {"max_unacked_per_consumer": FLOWING + 1, "max_unacked_per_subscription": FLOWING + 1}
     bridge = await asyncio.to_thread(private_bridge, limits=changed)
     idle, beside = await raw_client(bridge.service_url), await raw_client(bridge.service_url)
     await idle.consume(topic, "idle")
@@ -69,12 +68,9 @@ async def test_a_consumer_without_permits(
     await beside.close()
 
 
-async def test_a_consumer_that_never_acks(
-    bridge_here: InProcessFactory, monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
+async def test_a_consumer_that_never_acks(bridge_here: InProcessFactory, topic: str) -> None:
     """Pulsar's `maxUnackedMessagesPerConsumer`; half of them acked, it goes on."""
-    monkeypatch.setattr(limits, "MAX_UNACKED_PER_CONSUMER", 40)
-    bridge = await bridge_here()
+    bridge = await bridge_here(limits={"max_unacked_per_consumer": 40})
     client, other = [await raw_client(bridge.advertised_url) for _ in range(2)]
     await client.consume(topic)
     await other.consume(topic, "other")
@@ -93,14 +89,10 @@ async def test_a_consumer_that_never_acks(
     await other.close()
 
 
-async def test_a_subscription_that_never_acks(
-    bridge_here: InProcessFactory, monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
+async def test_a_subscription_that_never_acks(bridge_here: InProcessFactory, topic: str) -> None:
     """Pulsar's `maxUnackedMessagesPerSubscription`: a further consumer does not help, acks do."""
-    monkeypatch.setattr(limits, "MAX_UNACKED_PER_SUBSCRIPTION", 60)
-    monkeypatch.setattr(limits, "ROUND_ROBIN_BATCH", 5)
-    monkeypatch.setattr(limits, "DISPATCH_SLICE", 20)
-    bridge = await bridge_here()
+    most = {"max_unacked_per_consumer": 60, "max_unacked_per_subscription": 60}
+    bridge = await bridge_here(limits={**most, "round_robin_batch": 5, "dispatch_slice": 20})
     busy = [await raw_client(bridge.advertised_url) for _ in range(3)]
     for number, client in enumerate(busy):
         await client.consume(topic, consumer_id=number)
@@ -118,7 +110,7 @@ async def test_a_subscription_that_never_acks(
     other.flow(1_000)
     # It stops as well, but what one subscription holds is no business of the other's.
     await all_messages(other, 60)
-    assert received() <= 60 + limits.DISPATCH_SLICE
+    assert received() <= 60 + bridge.limits.dispatch.dispatch_slice
     for _ in range(20):
         for number, client in enumerate(busy):
             while not client.messages.empty():

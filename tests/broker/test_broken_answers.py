@@ -41,10 +41,12 @@ async def proxy(pulsar: PulsarCluster) -> AsyncIterator[AdminProxy]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RETRY_BACKOFF_S", (0.05, 0.1, 0.2))
     monkeypatch.setattr(limits, "BROKER_CHECK_S", 0.1)
     monkeypatch.setattr(limits, "MAINTENANCE_INTERVAL_S", 0.3)
     monkeypatch.setattr(limits, "STAMP_TIMEOUT_S", 0.5)
+
+
+QUICK = {"retry_backoff_s": (0.05, 0.1, 0.2), "refetch_retry_s": 0.1, "feed_retry_s": 0.1}
 
 
 class Client:
@@ -107,7 +109,7 @@ async def test_no_quiet_stall(
     bridge_here: InProcessFactory, proxy: AdminProxy, pulsar: PulsarCluster, topic: str, call: str, kind: str, when: str
 ) -> None:
     with capture_logs():
-        here = await bridge_here(broker=Behind(pulsar.service_url, proxy.url))
+        here = await bridge_here(broker=Behind(pulsar.service_url, proxy.url), limits=QUICK)
         await wait_until_async(lambda: here.not_ready is None, "ready")
         url = f"pulsar://127.0.0.1:{here.port}"
         first, second = [Client(await raw_client(url), topic, name) for name in ("first", "second")]

@@ -139,12 +139,9 @@ async def test_permits_given_before_the_answer(bridge: BridgeProcess, topic: str
     await client.close()
 
 
-async def test_who_is_not_listed_by_the_broker_gets_nothing(
-    bridge_here: InProcessFactory, monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
+async def test_who_is_not_listed_by_the_broker_gets_nothing(bridge_here: InProcessFactory, topic: str) -> None:
     """The second lock: should a consumer ever be taken for one that the broker has accepted."""
-    monkeypatch.setattr(limits, "UNLISTED_LASTS_S", 0.3)
-    bridge = await bridge_here()
+    bridge = await bridge_here(limits={"unlisted_lasts_s": 0.3})
     honest = await raw_client(bridge.advertised_url)
     await honest.consume(topic)
     await honest.produce(topic)

@@ -104,7 +104,7 @@ async def test_consumers_that_come_for_a_moment_to_a_cursor_without_a_mark(
         await client.consume(topic)
         client.flow(1)
         try:
-            async with asyncio.timeout(limits.ACK_SETTLE_S / 2):
+            async with asyncio.timeout(here.limits.dispatch.ack_settle_s / 2):
                 return (await client.message()).position == position
         except TimeoutError:
             await client.close_consumer()

@@ -65,7 +65,7 @@ class Broken:
 @contextlib.contextmanager
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is looked at now and then is looked at often."""
-    for name, seconds in (("MAINTENANCE_INTERVAL_S", 0.5), ("CURSOR_POLL_S", 0.1), ("READ_STALL_S", 1.0)):
+    for name, seconds in (("MAINTENANCE_INTERVAL_S", 0.5), ("CURSOR_POLL_S", 0.1)):
         monkeypatch.setattr(limits, name, seconds)
     yield
 
@@ -149,7 +149,7 @@ async def test_the_topic_is_served_anew(
     owner, name, trigger = PLACES[place]
     broken = Broken(monkeypatch, owner, name)
     with quick(monkeypatch), capture_logs() as logged:
-        here = await bridge_here()
+        here = await bridge_here(limits={"read_stall_s": 1.0})
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)
@@ -184,7 +184,7 @@ async def test_a_consumer_that_cannot_be_taken_away_gets_nothing_more(
     """What it has in hand goes to others all the same."""
     broken = Broken(monkeypatch, TrackedSubscription, "remove_consumer")
     with capture_logs():
-        here = await bridge_here()
+        here = await bridge_here(limits={"read_stall_s": 1.0})
         scene = Scene(here, topic, clients)
         await scene.start()
         broken.left = 1
@@ -202,7 +202,7 @@ async def test_an_error_that_stays_is_told_again_and_again_with_pauses(
     """The reason stands where the topic is not served; when the error is gone, all is well."""
     broken = Broken(monkeypatch, CursorLoader, "_load_once")
     with capture_logs():
-        here = await bridge_here()
+        here = await bridge_here(limits={"read_stall_s": 1.0})
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)
@@ -215,7 +215,7 @@ async def test_an_error_that_stays_is_told_again_and_again_with_pauses(
             lambda: any(each.code == "not-served" and "Boom" in each.text for each in tracked.warnings()), "a warning"
         )
         await wait_until_async(lambda: here.failures.counts[Part.topic] >= counted + 2, "two more")
-        assert asyncio.get_running_loop().time() - began > limits.RETRY_BACKOFF_S[2] / 2
+        assert asyncio.get_running_loop().time() - began > here.limits.retry_backoff_s[2] / 2
         broken.left = 0
         await scene.works()
         await asyncio.to_thread(clients.close)
@@ -238,7 +238,7 @@ async def test_what_is_read_behind_live_traffic(
     """A new subscription from the start of the topic needs what is behind."""
     broken = Broken(monkeypatch, owner, name)
     with capture_logs():
-        here = await bridge_here()
+        here = await bridge_here(limits={"read_stall_s": 1.0})
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,10 +14,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bridge import limits
 from bridge.dispatch.dispatcher import Dispatcher, Offer, Redelivery
+from bridge.limits import DispatchLimits
 
-LIMITS = {"MAX_UNACKED_PER_CONSUMER": 12, "MAX_UNACKED_PER_SUBSCRIPTION": 20, "ROUND_ROBIN_BATCH": 3}
+LIMITS = DispatchLimits(max_unacked_per_consumer=12, max_unacked_per_subscription=20, round_robin_batch=3)
 LARGEST_BATCH = 5
 
 
@@ -29,10 +28,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        for name, value in LIMITS.items():
-            self.patch.setattr(limits, name, value)
-        self.dispatcher: Dispatcher[int] = Dispatcher()
+        self.dispatcher: Dispatcher[int] = Dispatcher(LIMITS)
         self.sizes: list[int] = []
         self.pending: list[Offer] = []
         self.held: dict[int, set[int]] = {}
@@ -42,9 +38,6 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.counts: dict[int, int] = {}
         self.acked: set[int] = set()
         self.names = 0
-
-    def teardown(self) -> None:
-        self.patch.undo()
 
     # -- consumers
 
@@ -214,7 +207,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @invariant()
     def no_consumer_holds_much_more_than_its_limit(self) -> None:
         for held in self.held.values():
-            assert sum(self.sizes[entry] for entry in held) < LIMITS["MAX_UNACKED_PER_CONSUMER"] + LARGEST_BATCH
+            assert sum(self.sizes[entry] for entry in held) < LIMITS.max_unacked_per_consumer + LARGEST_BATCH
 
     @invariant()
     def there_is_capacity_unless_something_blocks(self) -> None:

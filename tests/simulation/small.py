@@ -1,24 +1,24 @@
 """Limits so small that a few hundred messages reach them. Imported before anything that reads them."""
 
-from __future__ import annotations
-
 from bridge import limits
+from tests.changed_limits import changed
 
-SMALL = {
-    "CATCH_UP_ENTRIES": 15,
-    "DISPATCH_SLICE": 30,
-    "FEED_PERMITS": 12,
-    "FEED_QUEUE_ENTRIES": 12,
-    "HARVEST_PERMITS": 40,
-    "HARVEST_SLICE": 20,
-    "MAX_UNACKED_PER_CONSUMER": 60,
-    "MAX_UNACKED_PER_SUBSCRIPTION": 100,
-    "PREFETCH_SLICE": 20,
-    "REFETCH_BATCH": 10,
-    "REPAIR_BATCH": 10,
-    "TAIL_BUFFER_ENTRIES": 25,
-}
+SMALL = changed(
+    catch_up_entries=15,
+    dispatch_slice=30,
+    feed_permits=12,
+    feed_queue_entries=12,
+    feed_taken_max=200,
+    harvest_permits=40,
+    harvest_slice=20,
+    max_unacked_per_consumer=60,
+    max_unacked_per_subscription=100,
+    prefetch_slice=20,
+    refetch_batch=10,
+    repair_batch=10,
+    tail_buffer_entries=25,
+)
 
-for name, value in SMALL.items():
+for name, value in {"ACK_BATCH": 10, "BACKFILL_SLICE": 20, "RANGE_PERMITS": 12}.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)

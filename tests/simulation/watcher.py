@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge import limits
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.topics.tracked_topic import TrackedTopic
 from tests.simulation.account import Broken
 from tests.simulation.broker import Consumer
+from tests.simulation.small import SMALL
 from tracker import Position
 from tracker.store.records import TopicKeys, TopicRecord
 
@@ -85,11 +85,14 @@ def _held(topic: TrackedTopic) -> list[tuple[str, int, int]]:
     if index is not None:
         found.append(("bytes of the near term", index.window.bytes_held, 2 * NEAR_TERM_BYTES))
     if tenure is not None:
-        found.append(("entries in the tail buffer", len(tenure.harvester._tail._items), limits.TAIL_BUFFER_ENTRIES))
+        found.append(
+            ("entries in the tail buffer", len(tenure.harvester._tail._items), SMALL.intake.tail_buffer_entries)
+        )
     for subscription in topic.subscriptions.values():
         unacked = len(subscription.dispatcher.unacked)
-        found.append(("entries in flight", unacked, limits.MAX_UNACKED_PER_SUBSCRIPTION))
+        found.append(("entries in flight", unacked, SMALL.dispatch.max_unacked_per_subscription))
         if subscription.feed is not None:
             queue = len(subscription.feed._queue)
-            found.append(("entries queued in a feed", queue, limits.FEED_QUEUE_ENTRIES + limits.FEED_PERMITS))
+            most = SMALL.intake.feed_queue_entries + SMALL.intake.feed_permits
+            found.append(("entries queued in a feed", queue, most))
     return found

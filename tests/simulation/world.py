@@ -19,6 +19,7 @@ from tests.simulation.disk import SimulatedStore
 from tests.simulation.hosts import EPOCH_MS, Host, Process
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Address, Network
+from tests.simulation.small import SMALL
 from tests.simulation.watcher import NEAR_TERM_BYTES, Watcher
 from tracker import StoreError
 
@@ -71,7 +72,7 @@ class BridgeNode:
         admin.mood = self.mood
         pool = BrokerPool(_SETTINGS.broker_service_url, None, chance.getrandbits)
         machine = Machine(self.host.now_ms, self.host.now_ns, chance.getrandbits)
-        self.core = Core(_SETTINGS, store, admin, pool, (self.url, lambda: f"http://{self.host.name}"), machine)
+        self.core = Core(_SETTINGS, SMALL, store, admin, pool, (self.url, lambda: f"http://{self.host.name}"), machine)
         bound: Any = Address(self.host.name, PORT)
         await self.core.start(bound)
         await asyncio.Event().wait()

@@ -4,16 +4,18 @@ import random
 
 import pytest
 
-from bridge import limits
 from bridge.clock import system_randbits
+from bridge.limits import Limits
 from bridge.net.backoff import Backoff
+
+STEPS = Limits().retry_backoff_s
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0, 0.5), (1 << 15, 0.75), ((1 << 16) - 1, 1.0)])
 def test_each_pause_is_between_half_and_all_of_its_step(chance: int, share: float) -> None:
-    backoff = Backoff(lambda bits: chance)
-    pauses = [backoff.next_s() for _ in range(len(limits.RETRY_BACKOFF_S) + 2)]
-    steps = [*limits.RETRY_BACKOFF_S, *limits.RETRY_BACKOFF_S[-1:] * 2]
+    backoff = Backoff(lambda bits: chance, STEPS)
+    pauses = [backoff.next_s() for _ in range(len(STEPS) + 2)]
+    steps = [*STEPS, *STEPS[-1:] * 2]
     assert pauses == pytest.approx([step * share for step in steps], rel=1e-4)
     backoff.reset()
     assert backoff.next_s() == pauses[0]
@@ -27,8 +29,8 @@ def test_steps_of_its_own() -> None:
 def test_many_that_failed_together_do_not_try_again_together() -> None:
     """Of 500 no more than a tenth within any hundredth of the time that they have."""
     source = random.Random(1)
-    topics = [Backoff(source.getrandbits) for _ in range(500)]
-    for step in limits.RETRY_BACKOFF_S:
+    topics = [Backoff(source.getrandbits, STEPS) for _ in range(500)]
+    for step in STEPS:
         tries = sorted(backoff.next_s() for backoff in topics)
         assert step / 2 <= tries[0] < tries[-1] <= step
         most = max(sum(first <= each < first + step / 100 for each in tries) for first in tries)
@@ -36,4 +38,4 @@ def test_many_that_failed_together_do_not_try_again_together() -> None:
 
 
 def test_the_machines_chance_will_do() -> None:
-    assert 0.05 <= Backoff(system_randbits).next_s() <= 0.1
+    assert 0.05 <= Backoff(system_randbits, STEPS).next_s() <= 0.1

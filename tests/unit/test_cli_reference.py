@@ -9,6 +9,7 @@ from aiohttp import web
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.limits import Limits
 from bridge.web.server import build_web_app
 from tools.generate_reference import REFERENCE, command_names, generate
 
@@ -31,7 +32,7 @@ def test_every_command_and_setting_is_in_the_reference() -> None:
 
 def test_every_url_is_in_the_reference() -> None:
     settings = Settings(broker_service_url="pulsar://b:1", broker_web_url="http://b:1")
-    for route in build_web_app(Bridge(settings)).router.routes():
+    for route in build_web_app(Bridge(settings, Limits())).router.routes():
         if route.method != "HEAD" and isinstance(route.resource, web.Resource):
             assert f"`{route.method} {route.resource.canonical}`" in REFERENCE.read_text()
 
@@ -42,8 +43,8 @@ def test_the_readme_gives_the_limits_that_hold() -> None:
     for expected in (
         f"{limits.MAX_CLIENT_CONNECTIONS:,} client connections",
         f"at most {limits.MAX_BROKERS_PER_SESSION} brokers",
-        f"{limits.MAX_UNACKED_PER_CONSUMER:,} for each consumer",
-        f"{limits.MAX_UNACKED_PER_SUBSCRIPTION:,} for each subscription",
+        f"{Limits().dispatch.max_unacked_per_consumer:,} for each consumer",
+        f"{Limits().dispatch.max_unacked_per_subscription:,} for each subscription",
         f"{Settings.model_fields['near_term_bytes'].default >> 20} MB of memory",
     ):
         assert expected in limit_text

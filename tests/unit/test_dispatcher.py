@@ -1,24 +1,25 @@
 """Who gets which entry."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
 
-from bridge import limits
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery, still_unacked
+from bridge.limits import DispatchLimits
 from bridge.protocol.entries import Chunk
 
 Names = Dispatcher[str]
+USUAL = DispatchLimits()
 
 
 def offers(count: int, start: int = 0, messages: int = 1) -> list[Offer]:
     return [Offer(1, entry, messages, None, b"") for entry in range(start, start + count)]
 
 
-def with_consumers(names: str, permits: int = 0, level: int = 0) -> Names:
-    dispatcher: Names = Dispatcher()
+def with_consumers(names: str, permits: int = 0, level: int = 0, limits: DispatchLimits = USUAL) -> Names:
+    dispatcher: Names = Dispatcher(limits)
     for name in names:
         dispatcher.add_consumer(name, level)
         dispatcher.flow(name, permits, True)
@@ -49,7 +50,7 @@ def test_no_more_than_permits() -> None:
 
 
 def test_nobody_there() -> None:
-    dispatcher: Names = Dispatcher()
+    dispatcher: Names = Dispatcher(USUAL)
     assigned, left = dispatcher.assign(offers(2))
     assert assigned == []
     assert len(left) == 2
@@ -58,7 +59,7 @@ def test_nobody_there() -> None:
 
 def test_round_robin_in_batches() -> None:
     dispatcher = with_consumers("abc", permits=1_000)
-    size = limits.ROUND_ROBIN_BATCH
+    size = USUAL.round_robin_batch
     assigned, _ = dispatcher.assign(offers(size * 3))
     assert {name: len(entries) for name, entries in given(assigned).items()} == {"a": size, "b": size, "c": size}
 
@@ -261,16 +262,11 @@ def test_clear_keeps_consumers_and_permits() -> None:
 # -- limits
 
 
-@pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_UNACKED_PER_CONSUMER", 10)
-    monkeypatch.setattr(limits, "MAX_UNACKED_PER_SUBSCRIPTION", 16)
-    monkeypatch.setattr(limits, "ROUND_ROBIN_BATCH", 4)
+SMALL = DispatchLimits(max_unacked_per_consumer=10, max_unacked_per_subscription=16, round_robin_batch=4)
 
 
-@pytest.mark.usefixtures("small_limits")
 def test_a_consumer_that_does_not_ack_is_blocked_until_half_is_acked() -> None:
-    dispatcher = with_consumers("a", permits=100)
+    dispatcher = with_consumers("a", permits=100, limits=SMALL)
     assigned, left = dispatcher.assign(offers(50))
     assert given(assigned) == {"a": list(range(10))}
     assert len(left) == 40
@@ -283,10 +279,8 @@ def test_a_consumer_that_does_not_ack_is_blocked_until_half_is_acked() -> None:
     assert given(dispatcher.assign(offers(50, start=10))[0]) == {"a": [10, 11, 12, 13, 14]}
 
 
-@pytest.mark.usefixtures("small_limits")
-def test_a_blocked_consumer_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_UNACKED_PER_SUBSCRIPTION", 1_000)
-    dispatcher = with_consumers("ab", permits=100)
+def test_a_blocked_consumer_does_not_block_others() -> None:
+    dispatcher = with_consumers("ab", permits=100, limits=replace(SMALL, max_unacked_per_subscription=1_000))
     for start in range(0, 200, 20):
         assigned, _ = dispatcher.assign(offers(20, start=start))
         for entry in given(assigned)["b"]:
@@ -296,18 +290,16 @@ def test_a_blocked_consumer_does_not_block_others(monkeypatch: pytest.MonkeyPatc
     dispatcher.check()
 
 
-@pytest.mark.usefixtures("small_limits")
 def test_redelivery_frees_a_blocked_consumer() -> None:
-    dispatcher = with_consumers("a", permits=100)
+    dispatcher = with_consumers("a", permits=100, limits=SMALL)
     dispatcher.assign(offers(10))
     assert dispatcher.capacity() == 0
     dispatcher.redeliver("a", None)
     assert dispatcher.capacity() > 0
 
 
-@pytest.mark.usefixtures("small_limits")
 def test_a_subscription_that_does_not_ack_is_blocked_until_half_is_acked() -> None:
-    dispatcher = with_consumers("abc", permits=100)
+    dispatcher = with_consumers("abc", permits=100, limits=SMALL)
     dispatcher.assign(offers(16))
     assert dispatcher.capacity() == 0
     dispatcher.add_consumer("d", 0)
@@ -318,18 +310,16 @@ def test_a_subscription_that_does_not_ack_is_blocked_until_half_is_acked() -> No
     assert dispatcher.capacity() > 0
 
 
-@pytest.mark.usefixtures("small_limits")
 def test_departure_unblocks_the_subscription() -> None:
-    dispatcher = with_consumers("ab", permits=100)
+    dispatcher = with_consumers("ab", permits=100, limits=SMALL)
     dispatcher.assign(offers(16))
     dispatcher.remove_consumer("a")
     assert dispatcher.capacity() > 0
 
 
-@pytest.mark.usefixtures("small_limits")
 def test_a_large_batch_and_the_limit() -> None:
     """Never stuck: a batch larger than the limit goes out, and blocks."""
-    dispatcher = with_consumers("a", permits=100)
+    dispatcher = with_consumers("a", permits=100, limits=SMALL)
     assigned, left = dispatcher.assign(offers(3, messages=50))
     assert given(assigned) == {"a": [0]}
     assert len(left) == 2

@@ -11,8 +11,11 @@ from structlog.testing import capture_logs
 from bridge import limits
 from bridge.broker.admin import AdminError
 from bridge.broker.readiness import Readiness
+from bridge.clock import system_randbits
 from bridge.dispatch.admission import Admission, Early
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.limits import DispatchLimits
+from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.topics.marks import Marks
 from bridge.topics.topics import SyncLoop
@@ -35,9 +38,12 @@ def _unseen() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RETRY_BACKOFF_S", (0.01,))
     monkeypatch.setattr(limits, "BROKER_CHECK_S", 0.01)
-    monkeypatch.setattr(limits, "LISTED_PAUSE_S", 0.001)
+    monkeypatch.setattr(limits, "BROKER_CHECK_RETRY_S", 0.01)
+
+
+def soon() -> Backoff:
+    return Backoff(system_randbits, (0.01,))
 
 
 class Broken:
@@ -79,7 +85,7 @@ class Disk:
 @pytest.mark.parametrize("where", ["the store", "a topic", "opening anew", "who is told of that"])
 async def test_syncs_go_on(where: str) -> None:
     disk, failures, topic = Disk(), Failures(), OneTopic()
-    syncing = SyncLoop(cast(Store, disk), failures)
+    syncing = SyncLoop(cast(Store, disk), failures, soon())
     if where == "the store":
         disk.sync.errors = [Boom(), Boom()]
     elif where == "a topic":
@@ -147,7 +153,9 @@ class Hall:
         self.inside: list[Any] = []
         self.troubles: list[str | None] = []
         self.admit = Broken(lambda consumer, early: self.inside.append(consumer))
-        self.admission = Admission(self.listed.later, self._admit, self._trouble, self.failures)
+        self.admission = Admission(
+            self.listed.later, self._admit, self._trouble, self.failures, soon, DispatchLimits(listed_pause_s=0.001)
+        )
 
     def _admit(self, consumer: TrackedConsumer, early: Early) -> None:
         self.admit(consumer, early)

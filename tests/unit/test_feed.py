@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.reader import EntryReader
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.limits import DispatchLimits, IntakeLimits
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.permits import Permits
@@ -22,6 +22,9 @@ from tests.helpers import wait_until_async
 from tracker import AckSet, Position
 
 START = Position(1, -1)
+USUAL = IntakeLimits()
+SMALL = IntakeLimits(feed_permits=10, feed_queue_entries=20)
+SLICE_BYTES = DispatchLimits().dispatch_slice_bytes
 
 
 class Log:
@@ -69,17 +72,23 @@ class FakeReader:
 class Scene:
     """A feed between a log, a tail buffer with a harvester, and its own reader."""
 
-    def __init__(self, start: Position = START, tail_start: Position = START, max_entries: int = 100) -> None:
+    def __init__(
+        self,
+        start: Position = START,
+        tail_start: Position = START,
+        max_entries: int = 100,
+        limits: IntakeLimits = USUAL,
+    ) -> None:
         self.log = Log()
         self.acks = AckSet(start)
-        self.tail = TailBuffer(tail_start, max_entries=max_entries)
+        self.tail = TailBuffer(tail_start, USUAL.tail_buffer_bytes, max_entries)
         self.readers: list[FakeReader] = []
         self.closers: list[Callable[[Exception], None]] = []
         self.refuse = 0
         self.woken = 0
         self.failed: list[Exception] = []
         self._harvested = tail_start.entry + 1
-        self.feed = Feed(start, self.acks, self.tail, self.open, self.wake, Tasks(self.failed.append))
+        self.feed = Feed(start, self.acks, self.tail, self.open, self.wake, Tasks(self.failed.append), limits)
 
     async def open(
         self, after: Position, on_entries: Callable[[list[StoredEntry]], None], on_closed: Callable[[Exception], None]
@@ -110,7 +119,7 @@ class Scene:
             self.readers[-1].read(count)
 
     def take(self, limit: int = 1_000) -> list[int]:
-        return [entry.entry for entry in self.feed.take(limit)]
+        return [entry.entry for entry in self.feed.take(limit, SLICE_BYTES)]
 
 
 async def settle() -> None:
@@ -212,11 +221,9 @@ async def test_ahead_of_the_harvester() -> None:
     assert scene.take() == [8]
 
 
-async def test_permits_follow_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_permits_follow_what_is_taken() -> None:
     """A subscription whose consumers take nothing holds its reader back."""
-    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
-    monkeypatch.setattr(limits, "FEED_QUEUE_ENTRIES", 20)
-    scene = Scene(tail_start=Position(1, 99))
+    scene = Scene(tail_start=Position(1, 99), limits=SMALL)
     scene.publish(100)
     scene.take()
     await settle()
@@ -234,10 +241,8 @@ async def test_permits_follow_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
     scene.feed.close()
 
 
-async def test_bytes_hold_the_reader_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
-    monkeypatch.setattr(limits, "FEED_QUEUE_BYTES", 1_000)
-    scene = Scene(tail_start=Position(1, 99))
+async def test_bytes_hold_the_reader_back() -> None:
+    scene = Scene(tail_start=Position(1, 99), limits=IntakeLimits(feed_permits=10, feed_queue_bytes=1_000))
     for _ in range(100):
         scene.log.publish(size=200)
     scene.take()
@@ -249,11 +254,9 @@ async def test_bytes_hold_the_reader_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("batch", [0, 1, 7, 1_000, 2**27])
-async def test_batches_do_not_use_up_the_permits_for_good(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+async def test_batches_do_not_use_up_the_permits_for_good(batch: int) -> None:
     """However far a batch takes the broker's count below zero, the reader goes on as soon as there is room."""
-    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
-    monkeypatch.setattr(limits, "FEED_QUEUE_ENTRIES", 20)
-    scene = Scene(tail_start=Position(1, 99))
+    scene = Scene(tail_start=Position(1, 99), limits=SMALL)
     scene.publish(100, batch=batch)
     found: list[int] = []
     for _ in range(100):
@@ -265,11 +268,9 @@ async def test_batches_do_not_use_up_the_permits_for_good(monkeypatch: pytest.Mo
     scene.feed.close()
 
 
-async def test_a_batch_of_less_than_nothing_does_not_open_the_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_of_less_than_nothing_does_not_open_the_gates() -> None:
     """The broker adds it to the permits, and would send what no queue holds: the reader is opened anew."""
-    monkeypatch.setattr(limits, "FEED_PERMITS", 10)
-    monkeypatch.setattr(limits, "FEED_QUEUE_ENTRIES", 20)
-    scene = Scene(tail_start=Position(1, 99))
+    scene = Scene(tail_start=Position(1, 99), limits=SMALL)
     scene.publish(1)
     scene.publish(1, batch=-(2**30))
     scene.publish(98)
@@ -300,9 +301,8 @@ async def test_a_reader_that_is_lost_is_replaced() -> None:
     assert scene.take() == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_broker_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RETRY_BACKOFF_S", (0.0, 0.0, 0.0))
-    scene = Scene(tail_start=Position(1, 1))
+async def test_a_broker_that_refuses_is_asked_again() -> None:
+    scene = Scene(tail_start=Position(1, 1), limits=IntakeLimits(feed_retry_s=0.0))
     scene.refuse = 2
     scene.publish(2)
 
@@ -371,14 +371,12 @@ STEPS = st.lists(
 @hypothesis_settings(max_examples=150, deadline=None)
 @given(steps=STEPS, amounts=st.lists(st.integers(1, 6), min_size=1, max_size=10), behind=st.integers(0, 8))
 def test_each_entry_once_and_in_order(steps: list[str], amounts: list[int], behind: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "FEED_PERMITS", 4)
-        patch.setattr(limits, "FEED_QUEUE_ENTRIES", 6)
-        asyncio.run(_any_order(steps, amounts, behind))
+    asyncio.run(_any_order(steps, amounts, behind))
 
 
 async def _any_order(steps: list[str], amounts: list[int], behind: int) -> None:
-    scene = Scene(tail_start=Position(1, behind - 1), max_entries=4)
+    limits = IntakeLimits(feed_permits=4, feed_queue_entries=6)
+    scene = Scene(tail_start=Position(1, behind - 1), max_entries=4, limits=limits)
     scene.publish(behind)
     taken: list[int] = []
     acked: set[int] = set()

@@ -11,6 +11,7 @@ from openapi_spec_validator import validate
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.limits import Limits
 from bridge.web.request.parameters import ROOT
 from bridge.web.rest.answering import Answer
 from bridge.web.rest.openapi import OPERATIONS, PATH, description, openapi
@@ -34,7 +35,7 @@ def handlers() -> dict[tuple[str, str], Any]:
     settings = Settings(broker_service_url="pulsar://b:1", broker_web_url="http://b:1")
     return {
         (route.method, route.resource.canonical): route.handler
-        for route in build_web_app(Bridge(settings)).router.routes()
+        for route in build_web_app(Bridge(settings, Limits())).router.routes()
         if route.method != "HEAD" and isinstance(route.resource, web.Resource)
     }
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from sortedcontainers import SortedDict
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.dispatcher import PositionKey, Redelivery
 from bridge.dispatch.refetch import Refetch
+from bridge.limits import DispatchLimits
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from tests.helpers import wait_until_async
@@ -21,7 +21,7 @@ WAITING = Redelivery(None, 1, 1, ())
 class Scene:
     """A replay queue, a broker that answers when told to, and what there is to tell."""
 
-    def __init__(self, *entries: int) -> None:
+    def __init__(self, *entries: int, batch: int = 500) -> None:
         self.replay: SortedDict[PositionKey, Redelivery] = SortedDict({(1, entry): WAITING for entry in entries})
         self.asked: list[list[int]] = []
         self.broken: set[int] = set()
@@ -34,7 +34,8 @@ class Scene:
         self.reasons: list[str] = []
         self.failed: list[Exception] = []
         tasks = Tasks(self.failed.append)
-        self.refetch = Refetch(self.replay, self.fetch, self.wake, self.gone.append, self.reasons.append, tasks)
+        quick = DispatchLimits(refetch_hold_s=0.05, refetch_retry_s=0.01, refetch_batch=batch)
+        self.refetch = Refetch(self.replay, self.fetch, self.wake, self.gone.append, self.reasons.append, tasks, quick)
 
     def wake(self) -> None:
         self.woken += 1
@@ -59,12 +60,6 @@ class Scene:
 
         offers = self.refetch.take_next(limit, kept, lambda position, key: position[1] in early)
         return [offer.entry for offer in offers]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REFETCH_HOLD_S", 0.05)
-    monkeypatch.setattr(limits, "RETRY_BACKOFF_S", (0.01, 0.01, 0.01))
 
 
 async def settle() -> None:
@@ -153,9 +148,8 @@ async def test_a_defect_is_told_to_whoever_dispatches(where: str) -> None:
     await settle()
 
 
-async def test_one_that_always_fails_does_not_keep_the_others_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REFETCH_BATCH", 1)
-    scene = Scene(1, 2)
+async def test_one_that_always_fails_does_not_keep_the_others_aside() -> None:
+    scene = Scene(1, 2, batch=1)
     scene.broken = {1, 2}
     for _ in range(2):
         scene.pump()
@@ -200,9 +194,8 @@ async def test_deleted_in_the_broker() -> None:
     assert scene.pump() == [2]
 
 
-async def test_no_more_is_kept_than_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REFETCH_BATCH", 10)
-    scene = Scene(*range(100))
+async def test_no_more_is_kept_than_two_batches() -> None:
+    scene = Scene(*range(100), batch=10)
     scene.refuses = True
     for _ in range(100):
         scene.pump()

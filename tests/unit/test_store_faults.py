@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from bridge import limits as bridge_limits
+from bridge.clock import system_randbits
+from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
@@ -447,9 +448,8 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
             raise StoreError("no room")
 
     monkeypatch.setattr(faulty, "probe", probe)
-    monkeypatch.setattr(bridge_limits, "RETRY_BACKOFF_S", (0.01,))
     topic = OneTopic(faulty)
-    syncing = SyncLoop(faulty, Failures())
+    syncing = SyncLoop(faulty, Failures(), Backoff(system_randbits, (0.01,)))
     syncing.on_recovered.append(topic.on_recovered)
     running = asyncio.get_running_loop().create_task(syncing.run())
     topic.write()

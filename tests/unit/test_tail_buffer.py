@@ -4,16 +4,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.limits import IntakeLimits
 from bridge.protocol.entries import StoredEntry
 from tracker import Position
+
+USUAL = IntakeLimits()
 
 
 def entry(number: int, size: int = 1, ledger: int = 1) -> StoredEntry:
     return StoredEntry(ledger, number, None, 1, False, bytes(size))
 
 
+def tail_buffer(
+    start: Position, max_bytes: int = USUAL.tail_buffer_bytes, max_entries: int = USUAL.tail_buffer_entries
+) -> TailBuffer:
+    return TailBuffer(start, max_bytes, max_entries)
+
+
 def test_items_are_numbered_by_arrival() -> None:
-    tail = TailBuffer(Position(1, 9))
+    tail = tail_buffer(Position(1, 9))
     tail.push([entry(10), entry(12)])
     tail.push([entry(0, ledger=2)])
     assert (tail.first, tail.end) == (0, 3)
@@ -22,7 +31,7 @@ def test_items_are_numbered_by_arrival() -> None:
 
 
 def test_the_oldest_make_room() -> None:
-    tail = TailBuffer(Position(1, -1), max_entries=3)
+    tail = tail_buffer(Position(1, -1), max_entries=3)
     tail.push([entry(number) for number in range(5)])
     assert (tail.first, tail.end) == (2, 5)
     assert tail.floor == Position(1, 1)
@@ -33,7 +42,7 @@ def test_the_oldest_make_room() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    tail = TailBuffer(Position(1, -1), max_bytes=100)
+    tail = tail_buffer(Position(1, -1), max_bytes=100)
     tail.push([entry(number, size=40) for number in range(5)])
     assert tail.end - tail.first == 2
     tail.push([entry(5, size=101)])
@@ -42,7 +51,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_the_item_behind_a_position() -> None:
-    tail = TailBuffer(Position(1, 3))
+    tail = tail_buffer(Position(1, 3))
     tail.push([entry(5), entry(7), entry(1, ledger=3)])
     found = {
         (1, 3): 0,
@@ -59,7 +68,7 @@ def test_the_item_behind_a_position() -> None:
 
 
 def test_an_empty_buffer() -> None:
-    tail = TailBuffer(Position(1, 3))
+    tail = tail_buffer(Position(1, 3))
     assert tail.number_after(Position(1, 3)) == 0
     assert tail.number_after(Position(5, 0)) == 0
     assert tail.get(1, 3) is None
@@ -67,7 +76,7 @@ def test_an_empty_buffer() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 60), max_size=5), max_size=20))
 def test_it_holds_everything_behind_its_floor(pushes: list[list[int]]) -> None:
-    tail = TailBuffer(Position(0, 0), max_bytes=150, max_entries=6)
+    tail = TailBuffer(Position(0, 0), 150, 6)
     everything: list[StoredEntry] = []
     for sizes in pushes:
         new = [entry(len(everything) + number, size) for number, size in enumerate(sizes)]

@@ -14,6 +14,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.limits import Limits
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import FrameDecoder, encode_frame
@@ -52,6 +53,9 @@ class Writer:
         return [message.message_id.entryId for message in sent]
 
 
+LIMITS = Limits()
+
+
 def fail(error: Exception) -> None:
     raise AssertionError("nothing fails") from error
 
@@ -62,21 +66,21 @@ class Scene:
     def __init__(self, store: Store, delays: Sequence[int | None]) -> None:
         index = TopicIndex(store, TOPIC, partition_width_ms=60_000)
         index.start_at(START)
-        tail = TailBuffer(START)
+        tail = TailBuffer(START, LIMITS.intake.tail_buffer_bytes, LIMITS.intake.tail_buffer_entries)
         for entry, deliver_at in enumerate(delays):
             raw = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))[4:]  # no metadata: in one piece
             new = [] if deliver_at is None else [NewEntry(deliver_at, 1, entry, BATCH, raw)]
             index.add(new, Position(1, entry))
             if deliver_at is None:
                 tail.push([StoredEntry(1, entry, None, BATCH, False, raw)])
-        self.subscription = TrackedSubscription("s", TOPIC, lambda: None)
+        self.subscription = TrackedSubscription("s", TOPIC, lambda: None, LIMITS.dispatch)
         self.writer = Writer()
         self.consumer = TrackedConsumer(cast(Any, self.writer), TOPIC, "s", 1, "c", 0, "mark")
         self.subscription.add_consumer(self.consumer)
         acks, tasks = AckSet(START), Tasks(fail)
 
         def make_feed(view: SubscriptionView) -> Feed:
-            return Feed(START, view.acks, tail, cast(Any, None), lambda: None, tasks)
+            return Feed(START, view.acks, tail, cast(Any, None), lambda: None, tasks, LIMITS.intake)
 
         async def fetch(positions: Sequence[PositionKey]) -> Fetched:
             raise AssertionError(f"everything is at hand, {positions} too")

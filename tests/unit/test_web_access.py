@@ -15,6 +15,7 @@ from yarl import URL
 from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
+from bridge.limits import Limits
 from bridge.net.failures import Part
 from bridge.web.access.callers import role_in
 from bridge.web.access.control import ALWAYS_OPEN, actor_of
@@ -38,7 +39,7 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
 
     async def make(**settings: Any) -> Client:
         values = {"broker_service_url": "pulsar://127.0.0.1:1", "broker_web_url": "http://127.0.0.1:1"}
-        bridge = Bridge(Settings(**{**values, "data_dir": tmp_path, **settings}))
+        bridge = Bridge(Settings(**{**values, "data_dir": tmp_path, **settings}), Limits())
         app = build_web_app(bridge)
         app.router.add_get("/who", _who)
         client: Client = TestClient(TestServer(app))

@@ -1,0 +1,57 @@
+"""Limits: they fit each other, and what tests change of them."""
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+from bridge.limits import Limits
+from tests.changed_limits import changed
+
+
+def test_limits_do_not_change() -> None:
+    limits: Any = Limits()
+    with pytest.raises(FrozenInstanceError):
+        limits.dispatch.max_timer_ms = 1
+    with pytest.raises(FrozenInstanceError):
+        limits.retry_backoff_s = ()
+
+
+MISFITS = {
+    "of one group": {"max_unacked_per_consumer": 10, "max_unacked_per_subscription": 9},
+    "slices and turns": {"round_robin_batch": 301},
+    "slices and permits": {"harvest_permits": 299},
+    "feeds": {"feed_permits": 2_001},
+    "queues and buffers": {"tail_buffer_entries": 1_999},
+    "what feeds remember": {"feed_taken_max": 399_999},
+}
+
+
+@pytest.mark.parametrize("values", MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        changed(**values)
+
+
+def test_changes_by_name() -> None:
+    usual = Limits()
+    assert changed() == usual
+    found = changed(max_timer_ms=5, feed_retry_s=0.5, retry_backoff_s=[1.0, 2.0])
+    assert found == replace(
+        usual,
+        dispatch=replace(usual.dispatch, max_timer_ms=5),
+        intake=replace(usual.intake, feed_retry_s=0.5),
+        retry_backoff_s=(1.0, 2.0),
+    )
+    with pytest.raises(KeyError):
+        changed(no_such_limit=1)
+
+
+def test_every_limit_is_a_number_of_something() -> None:
+    """The name tells the unit, or what is counted; nothing is switched off by 0."""
+    limits = Limits()
+    for group in (getattr(limits, each.name) for each in fields(limits) if each.name != "retry_backoff_s"):
+        for each in fields(group):
+            value = getattr(group, each.name)
+            assert value > 0, each.name
+            assert isinstance(value, float) == each.name.endswith("_s"), each.name
