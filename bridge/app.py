@@ -115,8 +115,8 @@ class Bridge:
         if self._store.exposed is not None:
             log.warning("the data directory is not private", reason=self._store.exposed)
         try:
-            self._admin = AdminClient(settings.broker_web_url, token)
-            self._pool = BrokerPool(settings.broker_service_url, token)
+            self._admin = AdminClient(settings.broker_web_url, self.limits.connections, token)
+            self._pool = BrokerPool(settings.broker_service_url, self.limits.connections, token)
             # The port is part of the advertised URL, which the topics need: listen first, serve when they are there.
             listening = _bind(settings.host, settings.port)
             self.port = listening.getsockname()[1]

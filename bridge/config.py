@@ -122,9 +122,7 @@ class Settings(BaseSettings):
         description="folder or URI where Spark jobs write, if not in the data directory: for workers on other machines",
     )
     cluster: str = Field(default="pulsar", min_length=1, description="the label `cluster` of all metrics")
-    max_client_connections: int = Field(
-        default=limits.MAX_CLIENT_CONNECTIONS, ge=1, description="further clients are refused"
-    )
+    max_client_connections: int = Field(default=10_000, ge=1, description="further clients are refused")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
     log_format: Literal["console", "json"] = Field(default="console", description="for people, or for programs")
 

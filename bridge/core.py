@@ -45,7 +45,7 @@ class Core:
     ) -> None:
         """`urls`: where clients are told to connect, and where others find REST, known once it listens."""
         self.failures = Failures() if failures is None else failures
-        self.readiness = Readiness(self.failures)
+        self.readiness = Readiness(self.failures, limits.connections)
         self._pool = pool
         self._admin = admin
         syncing = SyncLoop(store, self.failures, Backoff(machine.randbits, limits.retry_backoff_s))
@@ -68,7 +68,12 @@ class Core:
         )
         self.topics = Topics(context, syncing)
         self.gateway = Gateway(
-            settings.broker_service_url, self.topics, self.failures, settings.max_client_connections, machine.randbits
+            settings.broker_service_url,
+            self.topics,
+            self.failures,
+            settings.max_client_connections,
+            limits.connections,
+            machine.randbits,
         )
         self._watch: asyncio.Task[None] | None = None
 

@@ -11,6 +11,72 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """With clients, and with brokers."""
+
+    handshake_timeout_s: float = 10.0
+    """A client that connects and does not say CONNECT by then is closed."""
+    max_connect_command_bytes: int = 64 * 1024
+    """Before CONNECTED a client gets no room for payloads."""
+    client_write_high_water: int = 4 * 1024 * 1024
+    client_write_low_water: int = 1024 * 1024
+    client_unread: int = 16 * 1024 * 1024
+    """A client that leaves so many bytes unread gets no more commands handled; messages end earlier, at the mark
+    above."""
+    server_write_high_water: int = 4 * 1024 * 1024
+    server_write_low_water: int = 1024 * 1024
+    client_read_bytes: int = 32 * 1024
+    """Read from a client in one turn of the event loop: about 1,500 acks."""
+    client_turn_s: float = 0.002
+    """So long one client's commands are worked off before others get their turn."""
+    client_tasks_at_once: int = 100
+    """Lookups, and what needs one, under way for one client; what comes behind waits, in its connection."""
+    upstream_read_bytes: int = 32 * 1024
+    """Read from a broker for one client in one turn."""
+    log_lines_at_once: int = 20
+    log_pause_s: float = 10.0
+    """Of one kind about one address so many lines are written in so many seconds; of the rest, how many there were."""
+    log_kinds_max: int = 1_000
+    """Kinds and addresses told apart; of those beyond all lines are counted together."""
+    server_read_bytes: int = 16 * 1024
+    """Read by harvester and feeds in one turn: about 200 small entries, stored within 2 ms."""
+    keep_alive_interval_s: float = 30.0
+    """Pulsar's `keepAliveIntervalSeconds`: a peer silent for two of these is gone."""
+    request_timeout_s: float = 30.0
+    close_timeout_s: float = 5.0
+    """A closing connection whose peer does not read is cut after this."""
+    ack_timeout_s: float = 5.0
+    """The broker does not answer acks of a consumer it has closed."""
+    ack_batch: int = 1_000
+    """Acks of the bridge's own in one command."""
+    max_brokers_per_session: int = 64
+    max_pending_requests: int = 50_000
+    """Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
+    stamp_timeout_s: float = 2.0
+    """How long a client's SUBSCRIBE waits at most for each step of marking its subscription's cursor."""
+    stamp_tries: int = 5
+    stamp_pause_s: float = 0.02
+    """Another bridge that marks the same cursor is done by then."""
+    range_permits: int = 2_000
+    """For a reader that reads a range once more."""
+    range_stall_s: float = 4.0
+    """Such a reader that gives nothing for so long is replaced."""
+    range_readers: int = 8
+    """Readers at once: what is apart in the topic, or in another ledger, takes a reader of its own."""
+    broker_check_s: float = 1.0
+    broker_check_retry_s: float = 5.0
+    """The same after an error that nobody thought of."""
+    admin_check_timeout_s: float = 5.0
+    admin_failures: int = 5
+    """Checks of the admin interface in a row that fail before a bridge that was ready is not: it may be restarted."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, lt, "client_write_low_water", "client_write_high_water")
+        _check(self, lt, "server_write_low_water", "server_write_high_water")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchLimits:
     """Out: who is let in, what goes to whom, and what is read again for it."""
 
@@ -98,6 +164,7 @@ class IntakeLimits:
 class Limits:
     """All of one bridge."""
 
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -108,6 +175,10 @@ class Limits:
         _fits(self.dispatch.dispatch_slice <= self.intake.harvest_permits, "dispatch_slice <= harvest_permits")
         taken = 2 * self.dispatch.max_unacked_per_subscription
         _fits(taken <= self.intake.feed_taken_max, "2 * max_unacked_per_subscription <= feed_taken_max")
+        unread = self.connections.client_write_high_water + self.dispatch.dispatch_slice_bytes
+        _fits(unread < self.connections.client_unread, "client_write_high_water + dispatch_slice_bytes < client_unread")
+        patience = self.dispatch.refetch_patience_s
+        _fits(self.connections.range_stall_s <= patience, "range_stall_s <= refetch_patience_s")
 
 
 def _check(group: object, holds: Callable[[float, float], bool], *names: str) -> None:
@@ -122,58 +193,9 @@ def _fits(holds: bool, what: str) -> None:
 
 
 # Not in groups yet.
-# Connections
-HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""A client that connects and does not say CONNECT by then is closed."""
-MAX_CONNECT_COMMAND_BYTES: Final = 64 * 1024
-"""Before CONNECTED a client gets no room for payloads."""
-CLIENT_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
-CLIENT_WRITE_LOW_WATER: Final = 1024 * 1024
-CLIENT_UNREAD: Final = 16 * 1024 * 1024
-"""A client that leaves so many bytes unread gets no more commands handled; messages end earlier, at the mark above."""
-SERVER_WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
-SERVER_WRITE_LOW_WATER: Final = 1024 * 1024
-CLIENT_READ_BYTES: Final = 32 * 1024
-"""Read from a client in one turn of the event loop: about 1,500 acks."""
-CLIENT_TURN_S: Final = 0.002
-"""So long one client's commands are worked off before others get their turn."""
-CLIENT_TASKS_AT_ONCE: Final = 100
-"""Lookups, and what needs one, under way for one client; what comes behind waits, in its connection."""
-UPSTREAM_READ_BYTES: Final = 32 * 1024
-"""Read from a broker for one client in one turn."""
-LOG_LINES_AT_ONCE: Final = 20
-LOG_PAUSE_S: Final = 10.0
-"""Of one kind about one address so many lines are written in so many seconds; of the rest, how many there were."""
-LOG_KINDS_MAX: Final = 1_000
-"""Kinds and addresses told apart; of those beyond all lines are counted together."""
-SERVER_READ_BYTES: Final = 16 * 1024
-"""Read by harvester and feeds in one turn: about 200 small entries, stored within 2 ms."""
-KEEP_ALIVE_INTERVAL_S: Final = 30.0
-"""Pulsar's `keepAliveIntervalSeconds`: a peer silent for two of these is gone."""
-REQUEST_TIMEOUT_S: Final = 30.0
-CLOSE_TIMEOUT_S: Final = 5.0
-"""A closing connection whose peer does not read is cut after this."""
-MAX_CLIENT_CONNECTIONS: Final = 10_000
-MAX_BROKERS_PER_SESSION: Final = 64
-HTTP_REDIRECTS_MAX: Final = 20
-"""Followed for one question to the broker's admin interface, as for lookups."""
-MAX_PENDING_REQUESTS: Final = 50_000
-"""Requests of one client that wait for an answer; Pulsar's clients hold `concurrentLookupRequest` = 5,000."""
-GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
-"""Requests the gateway makes on a client's upstream connection count from here, clients count from 0."""
-
 # Dispatch
 PARTITION_SLICE: Final = 100
 """Time partitions put into an answer before the event loop gets its turn."""
-
-# Harvest and feed
-STAMP_TIMEOUT_S: Final = 2.0
-"""How long a client's SUBSCRIBE waits at most for each step of marking its subscription's cursor."""
-STAMP_TRIES: Final = 5
-STAMP_PAUSE_S: Final = 0.02
-"""Another bridge that marks the same cursor is done by then."""
-REFETCH_READERS: Final = 8
-"""Readers at once: what is apart in the topic, or in another ledger, takes a reader of its own."""
 
 # Operators
 STEERING_SLICE: Final = 50
@@ -219,8 +241,6 @@ SERVED_WAIT_S: Final = 10.0
 HARVEST_POLL_S: Final = 0.01
 CURSOR_WAIT_S: Final = 10.0
 """How long an operator waits for the cursor of a subscription."""
-ACK_TIMEOUT_S: Final = 5.0
-"""The broker does not answer acks of a consumer it has closed."""
 
 # Memory
 COLLECT_QUIET_S: Final = 60.0
@@ -231,10 +251,6 @@ COLLECT_AT_LATEST_S: Final = 3_600.0
 SYNC_INTERVAL_S: Final = 0.02
 CHECKPOINT_INTERVAL_S: Final = 0.5
 """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
-BROKER_CHECK_S: Final = 1.0
-ADMIN_CHECK_TIMEOUT_S: Final = 5.0
-ADMIN_FAILURES: Final = 5
-"""Checks of the admin interface in a row that fail before a bridge that was ready is not: it may be restarted."""
 CURSOR_POLL_S: Final = 2.0
 """How often mark-delete positions are asked for while messages are acked; above the broker's second between writes."""
 MAINTENANCE_INTERVAL_S: Final = 30.0
@@ -245,8 +261,6 @@ ELECTION_POLL_S: Final = 0.05
 """The same while an election goes on."""
 ELECTION_LASTS_S: Final = 3.0
 """It takes the broker a second; a bridge that is alone need not wait for that."""
-STATEMENT_LASTS_MS: Final = 300_000
-"""A candidate's statement is of when it connected: clocks may be off, and the broker be slow, by so much."""
 LET_GO_AFTER_S: Final = 3.0
 """Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not."""
 READING_REFUSED_S: Final = 10.0
@@ -299,15 +313,8 @@ ACTIONS_PAGE_MAX: Final = 1_000
 ACTIONS_SCANNED_MAX: Final = 10_000
 """Acts looked through for those that a caller may see."""
 
-assert CLIENT_WRITE_LOW_WATER < CLIENT_WRITE_HIGH_WATER
-assert SERVER_WRITE_LOW_WATER < SERVER_WRITE_HIGH_WATER
 assert ACCESS_REFUSAL_LASTS_S < ACCESS_ANSWER_LASTS_S
 assert ACTIONS_PAGE_MAX <= ACTIONS_SCANNED_MAX
 assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S
-
-RANGE_PERMITS: Final = 2_000
-RANGE_STALL_S: Final = 4.0
-ACK_BATCH: Final = 1_000
-BROKER_CHECK_RETRY_S: Final = 5.0
 BACKFILL_SLICE: Final = 500
 GAP_RETRY_S: Final = 5.0

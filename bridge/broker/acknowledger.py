@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
@@ -41,8 +40,9 @@ async def acknowledge(
     command = commands.subscribe_shared(topic, subscription, consumer_id, request_id, ACKNOWLEDGER_NAME)
     try:
         await connection.request(command, request_id)
-        for start in range(0, len(positions), limits.ACK_BATCH):
-            await _ack(connection, consumer_id, positions[start : start + limits.ACK_BATCH])
+        batch = connection.limits.ack_batch
+        for start in range(0, len(positions), batch):
+            await _ack(connection, consumer_id, positions[start : start + batch])
     finally:
         connection.unregister(consumer_id)
         _close(connection, consumer_id)
@@ -51,7 +51,7 @@ async def acknowledge(
 async def _ack(connection: BrokerConnection, consumer_id: int, positions: Sequence[Position]) -> None:
     request_id = connection.next_request_id()
     command = commands.ack(consumer_id, positions, request_id)
-    answer = (await connection.request(command, request_id, timeout_s=limits.ACK_TIMEOUT_S)).ackResponse
+    answer = (await connection.request(command, request_id, timeout_s=connection.limits.ack_timeout_s)).ackResponse
     if answer.HasField("error"):
         raise BrokerError(answer.message, answer.error)
     unknown = UnknownFieldSet(answer)

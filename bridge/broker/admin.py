@@ -11,13 +11,13 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from bridge import limits
 from bridge.broker import answers
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import describe
 from bridge.clock import wall_clock_ms
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
+from bridge.limits import ConnectionLimits
 from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
 from tracker import Position
@@ -42,9 +42,10 @@ _SERVER_ERRORS = 500
 class AdminClient:
     """Calls `web_url`; redirects to the owning broker are followed."""
 
-    def __init__(self, web_url: str, auth_token: str | None = None) -> None:
+    def __init__(self, web_url: str, limits: ConnectionLimits, auth_token: str | None = None) -> None:
         """Open no connection yet. Must be called on an event loop."""
         headers = {"Authorization": f"Bearer {auth_token}"} if auth_token else {}
+        self._limits = limits
         self._web_url = web_url.rstrip("/")
         self.clock_offset_s: float | None = None
         """How far at least the broker's clock is ahead of this machine's, by its last answer; None before that."""
@@ -114,7 +115,7 @@ class AdminClient:
         """Return when the broker's admin interface is there and knows this role. Raises AdminError naming the URL."""
         path = "/admin/v2/brokers/version"
         try:
-            async with asyncio.timeout(limits.ADMIN_CHECK_TIMEOUT_S):
+            async with asyncio.timeout(self._limits.admin_check_timeout_s):
                 version = await self._call_text("GET", path)
         except (AdminError, TimeoutError) as error:
             if isinstance(error, AdminError) and error.status == _FORBIDDEN:  # it is there, and knows the role

@@ -11,12 +11,12 @@ import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from bridge import limits
+from typing import Final, NamedTuple
 
 WEB_URL, SIGNED_AT, SIGNATURE = "web-url", "signed-at", "signature"
 """Metadata of a bridge's consumer: where its REST is; when the statement was signed, in epoch ms; its HMAC-SHA256."""
+STATEMENT_LASTS_MS: Final = 300_000
+"""A candidate's statement is of when it connected: clocks may be off, and the broker be slow, by so much."""
 _SERVICE_URL = re.compile(r"pulsar(\+ssl)?://[\w.:\[\]-]+", re.ASCII)
 _WEB_URL = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~%-]*)?", re.ASCII)
 _SIGNED_AS = "pulsar-delay-bridge stands for a topic, 1"
@@ -117,7 +117,7 @@ class Peers:
             return f"{_short(name)} brings a statement that is not signed with this cluster_secret"
         # Whoever sees the statistics can copy a statement, which leads to the bridge that signed it, if that still is.
         connected_ms = candidate.connected_ms
-        if connected_ms is not None and abs(connected_ms - int(signed_at)) > limits.STATEMENT_LASTS_MS:
+        if connected_ms is not None and abs(connected_ms - int(signed_at)) > STATEMENT_LASTS_MS:
             return f"{_short(name)} brings a statement signed long before it connected, or a clock is wrong"
         return None
 

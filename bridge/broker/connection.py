@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
-from bridge import limits
 from bridge.clock import RandBits, system_randbits
+from bridge.limits import ConnectionLimits
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol import commands
 from bridge.protocol.answers import ANSWER_OF
@@ -65,9 +65,10 @@ class ConsumerListener(Protocol):
 class BrokerConnection(SlicedReads):
     """One TCP connection; open it with `connect`."""
 
-    def __init__(self, url: str, randbits: RandBits = system_randbits) -> None:
+    def __init__(self, url: str, limits: ConnectionLimits, randbits: RandBits = system_randbits) -> None:
         """`url`: the broker's service URL, for messages and logs."""
-        super().__init__(limits.SERVER_READ_BYTES)
+        super().__init__(limits.server_read_bytes)
+        self.limits = limits
         self.url = url
         self.randbits = randbits
         self.max_message_size = 0
@@ -137,7 +138,7 @@ class BrokerConnection(SlicedReads):
     async def handshake(self, connect: BaseCommand) -> None:
         """Say CONNECT and wait for CONNECTED. Raises BrokerError."""
         self.send(connect)
-        async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
+        async with asyncio.timeout(self.limits.handshake_timeout_s):
             await self._handshake
 
     def send(self, command: BaseCommand) -> None:
@@ -150,13 +151,12 @@ class BrokerConnection(SlicedReads):
         """A request id not used before on this connection."""
         return next(self._request_ids)
 
-    async def request(
-        self, command: BaseCommand, request_id: int, timeout_s: float = limits.REQUEST_TIMEOUT_S
-    ) -> BaseCommand:
+    async def request(self, command: BaseCommand, request_id: int, timeout_s: float | None = None) -> BaseCommand:
         """Send `command`, which carries `request_id`, and return the answer.
 
-        Raises BrokerError when the broker refuses or does not answer in time.
+        Raises BrokerError when the broker refuses or does not answer in time, by default `request_timeout_s`.
         """
+        timeout_s = self.limits.request_timeout_s if timeout_s is None else timeout_s
         future: asyncio.Future[BaseCommand] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = ANSWER_OF.get(command.type, BaseCommand.ACK_RESPONSE), future
         try:
@@ -231,15 +231,15 @@ class BrokerConnection(SlicedReads):
             if self.is_closed:
                 return
             silent = loop.time() - self._heard
-            if silent > 2 * limits.KEEP_ALIVE_INTERVAL_S:
+            if silent > 2 * self.limits.keep_alive_interval_s:
                 log.warning("broker is silent", broker=self.url, seconds=round(silent))
                 assert self._transport is not None
                 self._transport.abort()
                 return
             self.send(commands.ping())
-            self._keep_alive = loop.call_later(limits.KEEP_ALIVE_INTERVAL_S, check)
+            self._keep_alive = loop.call_later(self.limits.keep_alive_interval_s, check)
 
-        self._keep_alive = loop.call_later(limits.KEEP_ALIVE_INTERVAL_S, check)
+        self._keep_alive = loop.call_later(self.limits.keep_alive_interval_s, check)
 
 
 def _fail(future: asyncio.Future[Any], reason: str) -> None:
@@ -253,7 +253,7 @@ def describe(error: Exception) -> str:
     return str(error) or "timed out"
 
 
-async def reach(url: str, make: Callable[[], Spoken]) -> Spoken:
+async def reach(url: str, make: Callable[[], Spoken], timeout_s: float) -> Spoken:
     """Open a connection to a service URL; nothing is said yet. Raises BrokerError (no such URL, unreachable)."""
     loop = asyncio.get_running_loop()
     try:
@@ -262,16 +262,18 @@ async def reach(url: str, make: Callable[[], Spoken]) -> Spoken:
         raise BrokerError(str(error)) from error
     context = ssl.create_default_context() if tls else None
     try:
-        async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             _, protocol = await loop.create_connection(make, host, port, ssl=context)
     except (OSError, TimeoutError, UnicodeError) as error:  # the last: a name too long for DNS
         raise BrokerError(f"cannot reach {url}: {describe(error)}") from error
     return protocol
 
 
-async def connect(url: str, auth_token: str | None = None, randbits: RandBits = system_randbits) -> BrokerConnection:
+async def connect(
+    url: str, limits: ConnectionLimits, auth_token: str | None = None, randbits: RandBits = system_randbits
+) -> BrokerConnection:
     """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
-    connection = await reach(url, lambda: BrokerConnection(url, randbits))
+    connection = await reach(url, lambda: BrokerConnection(url, limits, randbits), limits.handshake_timeout_s)
     try:
         await connection.handshake(commands.connect(auth_token))
     except BaseException as error:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bridge import limits
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.reader import open_reader
 from bridge.net.tasks import all_of
@@ -25,10 +24,17 @@ async def read_range(
 ) -> None:
     """Give every entry in (after, to] to `on_entries`, in order. Raises BrokerError.
 
-    A reader that gives nothing for RANGE_STALL_S is replaced by another one behind what was read.
+    A reader that gives nothing for `range_stall_s` is replaced by another one behind what was read.
     """
     await read_until(
-        connection, topic, after, to, on_entries, lambda: False, limits.RANGE_PERMITS, limits.REQUEST_TIMEOUT_S
+        connection,
+        topic,
+        after,
+        to,
+        on_entries,
+        lambda: False,
+        connection.limits.range_permits,
+        connection.limits.request_timeout_s,
     )
 
 
@@ -49,7 +55,7 @@ async def read_until(
     silent_s = 0.0
     while after < to and not enough():
         reached = await _read_until_silent(connection, topic, after, to, on_entries, permits, enough)
-        silent_s = silent_s + limits.RANGE_STALL_S if reached == after else 0.0
+        silent_s = silent_s + connection.limits.range_stall_s if reached == after else 0.0
         if silent_s >= patience_s:
             raise BrokerError(f"{topic}: nothing read behind {after} for {silent_s:g} s")
         after = reached
@@ -90,7 +96,7 @@ async def _read_until_silent(
         while reached < to and not enough():
             progress.clear()
             try:
-                async with asyncio.timeout(limits.RANGE_STALL_S):
+                async with asyncio.timeout(connection.limits.range_stall_s):
                     await progress.wait()
             except TimeoutError:
                 break
@@ -118,12 +124,14 @@ async def fetch_entries(
     topic: str,
     positions: Sequence[tuple[int, int]],
     max_bytes: float = math.inf,
-    patience_s: float = limits.REQUEST_TIMEOUT_S,
+    patience_s: float | None = None,
 ) -> Fetched:
     """Read the entries at `positions` (ascending), and stop when those found weigh `max_bytes`.
 
-    `patience_s`: how long the broker may give nothing before a position counts as failed.
+    `patience_s`: how long the broker may give nothing before a position counts as failed; by default as long as a
+    request may take.
     """
+    patience_s = connection.limits.request_timeout_s if patience_s is None else patience_s
     wanted = set(positions)
     fetched = Fetched({}, [], [], [])
     size = 0
@@ -148,11 +156,11 @@ async def fetch_entries(
         fetched.gone.extend(one for one in run if one <= reached and one not in fetched.found)
         return None
 
-    runs = _runs(positions)
-    for start in range(0, len(runs), limits.REFETCH_READERS):
+    runs, readers = _runs(positions), connection.limits.range_readers
+    for start in range(0, len(runs), readers):
         if enough():
             break
-        together = runs[start : start + limits.REFETCH_READERS]
+        together = runs[start : start + readers]
         for run, error in zip(together, await all_of(map(read, together)), strict=True):
             if error is not None and error.code is not None and len(together) > 1:
                 # The broker refused it: a policy may leave room for one reader, and not for so many.

@@ -4,6 +4,7 @@ import asyncio
 
 from bridge.broker.connection import BrokerConnection, BrokerError, connect
 from bridge.clock import RandBits, system_randbits
+from bridge.limits import ConnectionLimits
 from bridge.protocol import commands
 from bridge.protocol.lookup import Ask, Found, Refused, next_step
 
@@ -11,9 +12,16 @@ from bridge.protocol.lookup import Ask, Found, Refused, next_step
 class BrokerPool:
     """Connections by service URL."""
 
-    def __init__(self, service_url: str, auth_token: str | None = None, randbits: RandBits = system_randbits) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        limits: ConnectionLimits,
+        auth_token: str | None = None,
+        randbits: RandBits = system_randbits,
+    ) -> None:
         """`service_url`: where lookups start."""
         self.service_url = service_url
+        self._limits = limits
         self._auth_token = auth_token
         self._randbits = randbits
         self._connections: dict[str, BrokerConnection] = {}
@@ -30,7 +38,7 @@ class BrokerPool:
         async with self._locks.setdefault(url, asyncio.Lock()):
             connection = self._connections.get(url)
             if connection is None or connection.is_closed:
-                connection = self._connections[url] = await connect(url, self._auth_token, self._randbits)
+                connection = self._connections[url] = await connect(url, self._limits, self._auth_token, self._randbits)
             return connection
 
     async def for_topic(self, topic: str) -> BrokerConnection:

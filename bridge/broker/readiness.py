@@ -4,10 +4,10 @@ import asyncio
 
 import structlog
 
-from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
+from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 
 log = structlog.get_logger(__name__)
@@ -16,10 +16,11 @@ log = structlog.get_logger(__name__)
 class Readiness:
     """One per bridge."""
 
-    def __init__(self, failures: Failures) -> None:
+    def __init__(self, failures: Failures, limits: ConnectionLimits) -> None:
         """It is starting."""
         self.reason: str | None = "starting"
         """Why it is not ready; None while it is."""
+        self._limits = limits
         self._unexpected = failures
         self._failures = 0
         self._stopping = False
@@ -33,11 +34,11 @@ class Readiness:
         while True:
             try:
                 self._note(await self._what_fails(pool, admin))
-                await asyncio.sleep(limits.BROKER_CHECK_S)
+                await asyncio.sleep(self._limits.broker_check_s)
             except Exception as error:
                 self._unexpected.note(Part.readiness, "cannot tell whether the broker is there", error)
                 self._note(f"failed: {error!r}")
-                await asyncio.sleep(limits.BROKER_CHECK_RETRY_S)
+                await asyncio.sleep(self._limits.broker_check_retry_s)
 
     async def _what_fails(self, pool: BrokerPool, admin: AdminClient) -> str | None:
         try:
@@ -49,7 +50,7 @@ class Readiness:
         except AdminError as error:
             # What is served goes on without; topics that are new, or change owners, do not.
             self._failures += 1
-            if self.reason is not None or self._failures >= limits.ADMIN_FAILURES:
+            if self.reason is not None or self._failures >= self._limits.admin_failures:
                 return str(error)
             return None
         self._failures = 0

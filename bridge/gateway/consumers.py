@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
 from bridge.gateway.client_commands import is_tracked, marked
@@ -78,12 +77,15 @@ class Joining:
 class SessionConsumers:
     """Handlers of the commands that name a consumer; `tracked` are the consumers the bridge dispatches to."""
 
-    def __init__(self, writer: ClientWriter, topics: TrackedTopics, relay: Relay, randbits: RandBits):
+    def __init__(
+        self, writer: ClientWriter, topics: TrackedTopics, relay: Relay, max_pending_requests: int, randbits: RandBits
+    ) -> None:
         """`relay` sends a frame to an upstream connection, the client's first one for None."""
         self.tracked: dict[int, TrackedConsumer] = {}
         self._writer = writer
         self._topics = topics
         self._relay = relay
+        self._max_pending_requests = max_pending_requests
         self._randbits = randbits
         self._upstreams: dict[int, Upstream] = {}
         self._joining: dict[int, Joining] = {}
@@ -237,7 +239,7 @@ class SessionConsumers:
 
     def request_mark_delete(self, consumer_id: int, request_id: int, answer: Callable[[Position], None]) -> None:
         """Ask the broker; requests that got no answer are forgotten when there are too many."""
-        if len(self._cursor_requests) >= limits.MAX_PENDING_REQUESTS:
+        if len(self._cursor_requests) >= self._max_pending_requests:
             self._cursor_requests.clear()
         self._cursor_requests[request_id] = answer
         self.send(consumer_id, commands.last_message_id(consumer_id, request_id))

@@ -7,21 +7,20 @@ there as a sign of life of the client.
 import asyncio
 from collections.abc import Callable
 
-from bridge import limits
-
 TICKS_PER_INTERVAL = 2
 
 
 class KeepAlive:
-    """Asks for a sign of life after `KEEP_ALIVE_INTERVAL_S` of silence, and gives up after two of them.
+    """Asks for a sign of life after an interval of silence, and gives up after two of them.
 
     It counts how often it has looked rather than seconds: while this process stood still, nobody could be heard.
     """
 
-    def __init__(self, ping: Callable[[], None], gone: Callable[[], None]) -> None:
+    def __init__(self, ping: Callable[[], None], gone: Callable[[], None], interval_s: float) -> None:
         """Nothing is watched before `start`."""
         self._ping = ping
         self._gone = gone
+        self._wait_s = interval_s / TICKS_PER_INTERVAL
         self._silent = 0  # looks since something was heard
         self._timer: asyncio.TimerHandle | None = None
 
@@ -41,8 +40,7 @@ class KeepAlive:
             self._timer = None
 
     def _schedule(self) -> None:
-        wait_s = limits.KEEP_ALIVE_INTERVAL_S / TICKS_PER_INTERVAL
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._look)
 
     def _look(self) -> None:
         self._schedule()

@@ -5,10 +5,10 @@ import socket
 
 import structlog
 
-from bridge import limits
 from bridge.clock import RandBits, system_randbits
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.session import ClientSession
+from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
 
@@ -23,13 +23,15 @@ class Gateway:
         service_url: str,
         topics: TrackedTopics,
         failures: Failures,
-        max_connections: int = limits.MAX_CLIENT_CONNECTIONS,
+        max_connections: int,
+        limits: ConnectionLimits,
         randbits: RandBits = system_randbits,
     ) -> None:
         """`service_url`: the broker that sessions connect to first."""
         self.service_url = service_url
         self.topics = topics
-        self.log = LimitedLog()
+        self.limits = limits
+        self.log = LimitedLog(limits)
         self._failures = failures
         self.randbits = randbits
         self._max_connections = max_connections
@@ -63,7 +65,7 @@ class Gateway:
             session.end("the bridge is stopping")
         self._empty.clear()
         if self._sessions:
-            await self._empty.wait()  # each session is cut after CLOSE_TIMEOUT_S at the latest
+            await self._empty.wait()  # each session is cut after `close_timeout_s` at the latest
         self.log.close()
 
     # -- SessionHost

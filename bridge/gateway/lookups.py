@@ -7,9 +7,10 @@ one that a client asks for.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
+from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.upstream import Upstream
+from bridge.limits import ConnectionLimits
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import encode_frame
@@ -22,13 +23,16 @@ MAX_REMEMBERED_TOPICS = 100_000
 class Lookups:
     """Where each topic of a client lives."""
 
-    def __init__(self, service_url: str, connect: Callable[[str], Awaitable[Upstream]]) -> None:
+    def __init__(
+        self, service_url: str, connect: Callable[[str], Awaitable[Upstream]], limits: ConnectionLimits
+    ) -> None:
         """`connect` gives the session's upstream connection to a broker."""
         self._service_url = service_url
         self._connect = connect
+        self._limits = limits
         self._brokers: dict[str, str] = {}
         self._waiting: dict[int, asyncio.Future[CommandLookupTopicResponse]] = {}
-        self._next_id = limits.GATEWAY_REQUEST_ID_BASE
+        self._next_id = GATEWAY_REQUEST_ID_BASE
 
     def next_request_id(self) -> int:
         """An id no client uses."""
@@ -72,14 +76,14 @@ class Lookups:
     async def _ask(
         self, upstream: Upstream, request: CommandLookupTopic, authoritative: bool
     ) -> CommandLookupTopicResponse:
-        if len(self._waiting) >= limits.MAX_PENDING_REQUESTS:
-            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} lookups at once")
+        if len(self._waiting) >= self._limits.max_pending_requests:
+            raise ProtocolError(f"more than {self._limits.max_pending_requests} lookups at once")
         request_id = self.next_request_id()
         future: asyncio.Future[CommandLookupTopicResponse] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         upstream.write(encode_frame(commands.lookup_for(request, request_id, authoritative)))
         try:
-            async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(self._limits.request_timeout_s):
                 return await future
         except TimeoutError:
             raise BrokerError(f"{upstream.url} did not answer a lookup", ServerError.ServiceNotReady) from None

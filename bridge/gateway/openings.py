@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
 from bridge.gateway.consumers import SessionConsumers, TrackedTopics
@@ -14,6 +13,7 @@ from bridge.gateway.producers import SessionProducers
 from bridge.gateway.requests import RequestsInFlight
 from bridge.gateway.stamping import OwnRequests, stamp
 from bridge.gateway.upstream import Upstream
+from bridge.limits import ConnectionLimits
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
@@ -50,6 +50,7 @@ class Openings:
         producers: SessionProducers,
         consumers: SessionConsumers,
         own_requests: OwnRequests,
+        limits: ConnectionLimits,
     ) -> None:
         """The parts of one session."""
         self._session = session
@@ -59,6 +60,7 @@ class Openings:
         self._producers = producers
         self._consumers = consumers
         self._own_requests = own_requests
+        self._limits = limits
 
     def on_lookup(self, frame: Frame) -> None:
         """Answered with the address of the bridge that owns the topic."""
@@ -129,12 +131,12 @@ class Openings:
             return
         topic = str(TopicName.parse(subscribe.topic))
         async with self._topics.attaching(topic, subscribe.subscription) as is_unmarked:
-            for _ in range(limits.STAMP_TRIES):
+            for _ in range(self._limits.stamp_tries):
                 if not await is_unmarked():
                     break
                 if await stamp(self._own_requests, upstream, subscribe, self._lookups.next_request_id):
                     break
-                await asyncio.sleep(limits.STAMP_PAUSE_S)
+                await asyncio.sleep(self._limits.stamp_pause_s)
             yield
 
     def _spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:

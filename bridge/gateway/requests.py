@@ -6,14 +6,15 @@ that the command can be answered with, and no other command of the client bears 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from bridge import limits
 from bridge.protocol.answers import ANSWER_OF
 from bridge.protocol.errors import MalformedFrame, ProtocolError
 from bridge.protocol.frames import Frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
 
+GATEWAY_REQUEST_ID_BASE: Final = 1 << 62
+"""Requests the gateway makes on a client's upstream connection count from here, clients count from 0."""
 BROKER_INITIATED = (1 << 64) - 1
 """The request id of commands that answer no request."""
 
@@ -41,7 +42,7 @@ def body_of(frame: Frame) -> Any:
 
 def is_gateways_own(request_id: int) -> bool:
     """Whether the gateway itself asked."""
-    return limits.GATEWAY_REQUEST_ID_BASE <= request_id < BROKER_INITIATED
+    return GATEWAY_REQUEST_ID_BASE <= request_id < BROKER_INITIATED
 
 
 @dataclass(slots=True)
@@ -54,21 +55,23 @@ class _Request:
 class RequestsInFlight:
     """`begin` when the client's command arrives, `sent` when it goes to a broker, and then its answer, or `done`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most`: that wait for an answer at once."""
+        self._most = most
         self._requests: dict[int, _Request] = {}
 
     def begin(self, kind: int, request_id: int) -> None:
         """Take a command of type `kind` in. Raises ProtocolError when an answer to it could be mistaken."""
-        if request_id >= limits.GATEWAY_REQUEST_ID_BASE:
-            raise ProtocolError(f"request id {request_id} is not below {limits.GATEWAY_REQUEST_ID_BASE}")
+        if request_id >= GATEWAY_REQUEST_ID_BASE:
+            raise ProtocolError(f"request id {request_id} is not below {GATEWAY_REQUEST_ID_BASE}")
         other = self._requests.get(request_id)
         if other is not None:
             names = BaseCommand.Type.Name(other.kind), BaseCommand.Type.Name(kind)
             raise ProtocolError(
                 f"request id {request_id} is in use: {names[1]} while a {names[0]} waits for its answer"
             )
-        if len(self._requests) >= limits.MAX_PENDING_REQUESTS:
-            raise ProtocolError(f"more than {limits.MAX_PENDING_REQUESTS} requests at once")
+        if len(self._requests) >= self._most:
+            raise ProtocolError(f"more than {self._most} requests at once")
         self._requests[request_id] = _Request(kind)
 
     def sent(self, request_id: int, asked: object, answered: Answered | None = None) -> None:

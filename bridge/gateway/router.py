@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
@@ -16,6 +15,7 @@ from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE, OwnRequests
 from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
 from bridge.gateway.upstream import Upstream
 from bridge.gateway.upstreams import SessionUpstreams
+from bridge.limits import ConnectionLimits
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import RUN, Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
@@ -38,19 +38,28 @@ class Router:
         topics: TrackedTopics,
         service_url: str,
         upstreams: SessionUpstreams,
+        limits: ConnectionLimits,
         randbits: RandBits,
     ) -> None:
         """`service_url`: where lookups start."""
         self._session = session
         self._topics = topics
         self._upstreams = upstreams
-        self._requests = RequestsInFlight()
+        self._limits = limits
+        self._requests = RequestsInFlight(limits.max_pending_requests)
         self._producers = SessionProducers(self.relay)
-        self._consumers = SessionConsumers(session, topics, self.relay, randbits)
-        self._own_requests = OwnRequests(randbits)
-        self._lookups = Lookups(service_url, upstreams.get)
+        self._consumers = SessionConsumers(session, topics, self.relay, limits.max_pending_requests, randbits)
+        self._own_requests = OwnRequests(limits.stamp_timeout_s, randbits)
+        self._lookups = Lookups(service_url, upstreams.get, limits)
         self._openings = Openings(
-            session, topics, self._lookups, self._requests, self._producers, self._consumers, self._own_requests
+            session,
+            topics,
+            self._lookups,
+            self._requests,
+            self._producers,
+            self._consumers,
+            self._own_requests,
+            limits,
         )
 
     def end(self) -> None:
@@ -99,7 +108,7 @@ class Router:
     def on_ping(self, frame: Frame) -> None:
         """Answered by the broker, so that a broker lost without a word is noticed by the client's own keep-alive."""
         for upstream in self._upstreams.all():
-            if upstream.silent_s > 3 * limits.KEEP_ALIVE_INTERVAL_S:
+            if upstream.silent_s > 3 * self._limits.keep_alive_interval_s:
                 self._session.end(f"{upstream.url} is silent", error=True)
                 return
             upstream.write(frame.data)

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar, cast
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
 from bridge.gateway.consumers import TrackedTopics
@@ -21,6 +20,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
 from bridge.gateway.upstreams import SessionUpstreams
+from bridge.limits import ConnectionLimits
 from bridge.net.ending import ending
 from bridge.net.limited_log import LimitedLog
 from bridge.net.sliced_reads import SlicedReads
@@ -43,6 +43,7 @@ class SessionHost(Protocol):
     service_url: str
     topics: TrackedTopics
     log: LimitedLog
+    limits: ConnectionLimits
     randbits: RandBits
 
     def opened(self, session: "ClientSession") -> bool:
@@ -60,22 +61,25 @@ class ClientSession(SlicedReads):
 
     def __init__(self, host: SessionHost) -> None:
         """Wait for `connection_made`."""
-        super().__init__(limits.CLIENT_READ_BYTES)
+        limits = self._limits = host.limits
+        super().__init__(limits.client_read_bytes)
         self.peer = "?"
         self._host = host
         self._log = host.log
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(limits.MAX_CONNECT_COMMAND_BYTES)
+        self._decoder = FrameDecoder(limits.max_connect_command_bytes)
         self._connected = False
-        self._upstreams = SessionUpstreams(self, self.spawn)
+        self._upstreams = SessionUpstreams(self, self.spawn, limits)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._router = Router(self, host.topics, host.service_url, self._upstreams, host.randbits)
+        self._router = Router(self, host.topics, host.service_url, self._upstreams, limits, host.randbits)
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._turns = Turns(self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held))
+        self._turns = Turns(
+            self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held), limits.client_turn_s
+        )
         self._holds: set[str] = set()
-        self._keep_alive = KeepAlive(self._ping, self._vanished)
+        self._keep_alive = KeepAlive(self._ping, self._vanished, limits.keep_alive_interval_s)
         self._upstreams_full = 0
         self._ended = False
         self.writable = True
@@ -89,11 +93,13 @@ class ClientSession(SlicedReads):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         host, port = (*(transport.get_extra_info("peername") or ("?", "?")),)[:2]
         self.peer = f"{host}:{port}"
-        self._transport.set_write_buffer_limits(limits.CLIENT_WRITE_HIGH_WATER, limits.CLIENT_WRITE_LOW_WATER)
+        self._transport.set_write_buffer_limits(
+            self._limits.client_write_high_water, self._limits.client_write_low_water
+        )
         if not self._host.opened(self):
             self.end("too many client connections")
             return
-        self._handshake_timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_expired)
+        self._handshake_timer = self._loop.call_later(self._limits.handshake_timeout_s, self._handshake_expired)
 
     @ending
     def data_received(self, data: bytes) -> None:
@@ -287,7 +293,7 @@ class ClientSession(SlicedReads):
         (self._log.warning if error else self._log.info)("client session ends", self.peer, str(error), reason=reason)
         self._ended = True
         self._transport.close()
-        self._abort_timer = self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._abort)
+        self._abort_timer = self._loop.call_later(self._limits.close_timeout_s, self._abort)
 
     # -- helpers
 
@@ -304,27 +310,29 @@ class ClientSession(SlicedReads):
 
     def _has_enough(self) -> bool:
         """Whether it waits for brokers, or does not read what it is answered."""
-        if len(self._tasks) >= limits.CLIENT_TASKS_AT_ONCE and not self._upstreams.is_challenged:
+        if len(self._tasks) >= self._limits.client_tasks_at_once and not self._upstreams.is_challenged:
             return True  # unless what they wait for may be the client's answer to a broker
         transport = self._transport
-        return not self.writable and transport is not None and transport.get_write_buffer_size() > limits.CLIENT_UNREAD
+        if self.writable or transport is None:
+            return False
+        return transport.get_write_buffer_size() > self._limits.client_unread
 
     @ending
     def _ping(self) -> None:
-        if self._upstreams_full or len(self._tasks) >= limits.CLIENT_TASKS_AT_ONCE:
+        if self._upstreams_full or len(self._tasks) >= self._limits.client_tasks_at_once:
             self._keep_alive.heard()  # nothing is read from the client, and that is not its fault
         else:
             self.write_client(_PING)
 
     @ending
     def _vanished(self) -> None:
-        self.end(f"nothing came from the client for {2 * limits.KEEP_ALIVE_INTERVAL_S:g} s", error=True)
+        self.end(f"nothing came from the client for {2 * self._limits.keep_alive_interval_s:g} s", error=True)
         self._abort()  # whatever is still to be written: nobody reads it
 
     @ending
     def _handshake_expired(self) -> None:
         if not self._connected:
-            self.end(f"no CONNECT and answer to it within {limits.HANDSHAKE_TIMEOUT_S:g} s", error=True)
+            self.end(f"no CONNECT and answer to it within {self._limits.handshake_timeout_s:g} s", error=True)
 
     @property
     def broker_connections(self) -> int:

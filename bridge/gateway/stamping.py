@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import structlog
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
 from bridge.gateway.upstream import Upstream
@@ -35,8 +34,9 @@ class Unanswered(BrokerError):
 class OwnRequests:
     """The gateway's own requests on one client's connections to brokers."""
 
-    def __init__(self, randbits: RandBits) -> None:
-        """`randbits`: what marks are made of."""
+    def __init__(self, timeout_s: float, randbits: RandBits) -> None:
+        """`timeout_s`: for each of them; `randbits`: what marks are made of."""
+        self._timeout_s = timeout_s
         self.randbits = randbits
         self._waiting: dict[tuple[Upstream, int], asyncio.Future[BaseCommand]] = {}
 
@@ -46,10 +46,10 @@ class OwnRequests:
         self._waiting[upstream, request_id] = answer
         upstream.write(encode_frame(command))
         try:
-            async with asyncio.timeout(limits.STAMP_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 found = await answer
         except TimeoutError:
-            raise Unanswered(f"{upstream.url} did not answer within {limits.STAMP_TIMEOUT_S:g} s") from None
+            raise Unanswered(f"{upstream.url} did not answer within {self._timeout_s:g} s") from None
         finally:
             del self._waiting[upstream, request_id]
         if found.type == BaseCommand.ERROR:

@@ -4,18 +4,20 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from bridge import limits
 from bridge.protocol.frames import Frame
 
 
 class Turns:
-    """Frames are handled in order, for `CLIENT_TURN_S` at a time, and not while the client has too much under way."""
+    """Frames are handled in order, for `turn_s` at a time, and not while the client has too much under way."""
 
-    def __init__(self, handle: Callable[[Frame], None], full: Callable[[], bool], hold: Callable[[bool], None]) -> None:
+    def __init__(
+        self, handle: Callable[[Frame], None], full: Callable[[], bool], hold: Callable[[bool], None], turn_s: float
+    ) -> None:
         """`handle` must not raise. `full`: enough is under way; `hold`: read no more for now, or (False) read on."""
         self._handle = handle
         self._full = full
         self._hold = hold
+        self._turn_s = turn_s
         self._waiting: deque[Frame] = deque()
         self._soon: asyncio.Handle | None = None
         self._held = False
@@ -47,7 +49,7 @@ class Turns:
 
     def _work(self, frames: list[Frame]) -> None:
         time, full, handle = asyncio.get_running_loop().time, self._full, self._handle
-        until = time() + limits.CLIENT_TURN_S
+        until = time() + self._turn_s
         for number, frame in enumerate(frames, 1):
             handle(frame)
             if number < len(frames) and (full() or time() > until):

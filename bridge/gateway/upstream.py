@@ -5,8 +5,8 @@ from typing import Protocol, cast
 
 import structlog
 
-from bridge import limits
 from bridge.broker.connection import BrokerError, reach
+from bridge.limits import ConnectionLimits
 from bridge.net.sliced_reads import SlicedReads
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder
@@ -37,9 +37,10 @@ class UpstreamOwner(Protocol):
 class Upstream(SlicedReads):
     """Created by `open_upstream`."""
 
-    def __init__(self, url: str, owner: UpstreamOwner) -> None:
+    def __init__(self, url: str, owner: UpstreamOwner, limits: ConnectionLimits) -> None:
         """`url`: an address that the configuration or a broker named."""
-        super().__init__(limits.UPSTREAM_READ_BYTES)
+        super().__init__(limits.upstream_read_bytes)
+        self._limits = limits
         self.url = url
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.decoder = FrameDecoder()
@@ -51,7 +52,8 @@ class Upstream(SlicedReads):
         """Set the limits of the write buffer."""
         super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._transport.set_write_buffer_limits(limits.SERVER_WRITE_HIGH_WATER, limits.SERVER_WRITE_LOW_WATER)
+        high, low = self._limits.server_write_high_water, self._limits.server_write_low_water
+        self._transport.set_write_buffer_limits(high, low)
 
     def data_received(self, data: bytes) -> None:
         """Hand the frames to the session; a broken one ends the connection."""
@@ -104,6 +106,6 @@ class Upstream(SlicedReads):
             self._transport.close()
 
 
-async def open_upstream(url: str, owner: UpstreamOwner) -> Upstream:
+async def open_upstream(url: str, owner: UpstreamOwner, limits: ConnectionLimits) -> Upstream:
     """Connect; nothing is said yet. Raises BrokerError."""
-    return await reach(url, lambda: Upstream(url, owner))
+    return await reach(url, lambda: Upstream(url, owner, limits), limits.handshake_timeout_s)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.gateway.credentials import Challenges
 from bridge.gateway.upstream import Upstream, UpstreamOwner, open_upstream
+from bridge.limits import ConnectionLimits
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 
@@ -17,7 +17,7 @@ Spawn = Callable[[Coroutine[Any, Any, Upstream]], asyncio.Task[Upstream]]
 class SessionUpstreams:
     """`open_first`, then `get` as topics need them."""
 
-    def __init__(self, owner: UpstreamOwner, spawn: Spawn) -> None:
+    def __init__(self, owner: UpstreamOwner, spawn: Spawn, limits: ConnectionLimits) -> None:
         """`spawn` runs work for as long as the client is there."""
         self.first: Upstream | None = None
         """The one that answers what concerns no handle."""
@@ -27,6 +27,7 @@ class SessionUpstreams:
         """What the client said, with the credentials that it has now."""
         self._owner = owner
         self._spawn = spawn
+        self._limits = limits
         self._tasks: dict[str, asyncio.Task[Upstream]] = {}
         self._challenges = Challenges()
 
@@ -50,8 +51,9 @@ class SessionUpstreams:
         """The connection to a broker, opened if need be. Raises BrokerError."""
         task = self._tasks.get(url)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            if len(self._tasks) >= limits.MAX_BROKERS_PER_SESSION and url not in self._tasks:
-                raise BrokerError(f"more than {limits.MAX_BROKERS_PER_SESSION} brokers", ServerError.ServiceNotReady)
+            most = self._limits.max_brokers_per_session
+            if len(self._tasks) >= most and url not in self._tasks:
+                raise BrokerError(f"more than {most} brokers", ServerError.ServiceNotReady)
             task = self._tasks[url] = self._spawn(self._open(url))
         upstream = await asyncio.shield(task)
         if self.first is not None and upstream is not self.first:
@@ -77,7 +79,7 @@ class SessionUpstreams:
         return following
 
     async def _open(self, url: str) -> Upstream:
-        upstream = await open_upstream(url, self._owner)
+        upstream = await open_upstream(url, self._owner, self._limits)
         assert self.connect is not None
         if self.first is None:
             self.first = upstream
@@ -86,7 +88,7 @@ class SessionUpstreams:
 
     async def _connected(self, upstream: Upstream) -> None:
         try:
-            async with asyncio.timeout(limits.HANDSHAKE_TIMEOUT_S):
+            async with asyncio.timeout(self._limits.handshake_timeout_s):
                 await asyncio.shield(upstream.connected)
         except TimeoutError:
             raise BrokerError(f"{upstream.url} did not answer CONNECT", ServerError.ServiceNotReady) from None

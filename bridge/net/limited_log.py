@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from bridge import limits
+from bridge.limits import ConnectionLimits
 
 log = structlog.get_logger(__name__)
 
@@ -16,9 +16,11 @@ _OTHERS: Kind = ("others", "", "")
 
 
 class LimitedLog:
-    """Writes `LOG_LINES_AT_ONCE` lines of each kind every `LOG_PAUSE_S`, and then how many it left out."""
+    """Writes `log_lines_at_once` lines of each kind every `log_pause_s`, and then how many it left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
+        """Nothing is written yet."""
+        self._limits = limits
         self._written: dict[Kind, int] = {}
         self._timers: dict[Kind, asyncio.TimerHandle] = {}
 
@@ -45,16 +47,16 @@ class LimitedLog:
 
     def _may(self, event: str, peer: str, kind: str) -> bool:
         key = (event, peer.rpartition(":")[0], kind)
-        if key not in self._written and len(self._written) >= limits.LOG_KINDS_MAX:
+        if key not in self._written and len(self._written) >= self._limits.log_kinds_max:
             key = _OTHERS
         if key not in self._written:
             self._written[key] = 0
-            self._timers[key] = asyncio.get_running_loop().call_later(limits.LOG_PAUSE_S, self._tell, key)
+            self._timers[key] = asyncio.get_running_loop().call_later(self._limits.log_pause_s, self._tell, key)
         self._written[key] += 1
-        return self._written[key] <= limits.LOG_LINES_AT_ONCE
+        return self._written[key] <= self._limits.log_lines_at_once
 
     def _tell(self, key: Kind) -> None:
-        left_out = self._written.pop(key) - limits.LOG_LINES_AT_ONCE
+        left_out = self._written.pop(key) - self._limits.log_lines_at_once
         del self._timers[key]
         if left_out > 0:
             event, address, kind = key

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
-from bridge import limits
-
+REDIRECTS_MAX: Final = 20
+"""Followed for one question to the broker's admin interface, as for lookups."""
 REDIRECTS = frozenset({301, 302, 307, 308})
 
 
@@ -24,10 +24,10 @@ async def request_with_redirects(
 
     Raises RedirectedTooOften, ValueError for a redirect to no URL, and what aiohttp raises.
     """
-    for _ in range(limits.HTTP_REDIRECTS_MAX):
+    for _ in range(REDIRECTS_MAX):
         async with session.request(method, url, allow_redirects=False, **options) as response:
             if response.status not in REDIRECTS:
                 yield response
                 return
             url = url.join(URL(response.headers.get("Location", ""), encoded=True))
-    raise RedirectedTooOften(f"redirected {limits.HTTP_REDIRECTS_MAX} times")
+    raise RedirectedTooOften(f"redirected {REDIRECTS_MAX} times")

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.ledgers.cursor_history import UNKNOWN, history_of
 from bridge.ledgers.internal_stats import LedgerState
@@ -22,10 +21,11 @@ log = structlog.get_logger(__name__)
 class Marks:
     """Of all subscriptions that clients of this bridge consume from."""
 
-    def __init__(self, admin: AdminClient, failures: Failures) -> None:
-        """Ask brokers by `admin`."""
+    def __init__(self, admin: AdminClient, failures: Failures, timeout_s: float) -> None:
+        """Ask brokers by `admin`; `timeout_s`: how long an answer is waited for."""
         self._admin = admin
         self._failures = failures
+        self._timeout_s = timeout_s
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._users: Counter[tuple[str, str]] = Counter()
         self._queued: dict[str, asyncio.Task[LedgerState]] = {}
@@ -54,7 +54,7 @@ class Marks:
     async def is_wanted(self, topic: str, subscription: str) -> bool:
         """Whether a cursor has no mark, as far as its broker says so; nobody may be attached."""
         try:
-            async with asyncio.timeout(limits.STAMP_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 state = await self._read(topic)
         except (AdminError, TimeoutError) as error:
             if isinstance(error, AdminError) and error.status == 404:

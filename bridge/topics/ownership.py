@@ -101,14 +101,14 @@ class Ownership:
                 # The broker may have closed it just now, and give no answer.
                 self.connection.send(command)
             else:
-                await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
+                await self.connection.request(command, request_id, timeout_s=self.connection.limits.close_timeout_s)
 
     async def _unsubscribe(self) -> bool:
         """Delete the cursor. A broker refuses while another bridge stands for it too, and keeps this consumer."""
         request_id = self.connection.next_request_id()
         command = commands.unsubscribe(self._consumer_id, request_id)
         try:
-            await self.connection.request(command, request_id, timeout_s=limits.CLOSE_TIMEOUT_S)
+            await self.connection.request(command, request_id, timeout_s=self.connection.limits.close_timeout_s)
         except BrokerError:
             return False
         return True

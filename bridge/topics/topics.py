@@ -149,7 +149,7 @@ class Topics:
             context.backoff,
             context.limits.dispatch,
         )
-        self._marks = Marks(context.admin, context.failures)
+        self._marks = Marks(context.admin, context.failures, context.limits.connections.stamp_timeout_s)
 
     def resume(self) -> None:
         """Go on with every topic the data directory knows, before any client asks for it."""
@@ -176,7 +176,8 @@ class Topics:
         for topic in self._topics.values():
             self._do(topic, topic.close)
         if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=2 * limits.CLOSE_TIMEOUT_S)
+            timeout_s = 2 * self._context.limits.connections.close_timeout_s
+            await asyncio.wait(self._tasks.values(), timeout=timeout_s)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

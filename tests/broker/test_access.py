@@ -169,7 +169,7 @@ async def test_who_is_not_known_gets_the_brokers_error(scene: Scene, token: str 
     """Told in answer to CONNECT; official clients try again until their time is over."""
     for url in (scene.bridge.service_url, scene.broker.service_url):
         with pytest.raises(BrokerError) as caught:
-            await connect_to_broker(url, token)
+            await connect_to_broker(url, Limits().connections, token)
         assert caught.value.code == ServerError.AuthenticationError, url
 
 

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.app import Bridge, StartError
 from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
@@ -166,17 +165,17 @@ async def test_frames_in_single_bytes(scene: Scene) -> None:
 # -- order
 
 
-async def test_a_client_that_says_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE_TIMEOUT_S", 0.2)
+@pytest.mark.parametrize("scene", [{"handshake_timeout_s": 1.0}], indirect=True, ids=[""])
+async def test_a_client_that_says_nothing(scene: Scene) -> None:
     client = await raw_client(scene.url, handshake=False)
-    await scene.gone(client, "CONNECT", "0.2 s")
+    await scene.gone(client, "CONNECT", "1 s")
 
 
-async def test_a_client_that_stops_in_the_middle_of_connect(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE_TIMEOUT_S", 0.2)
+@pytest.mark.parametrize("scene", [{"handshake_timeout_s": 1.0}], indirect=True, ids=[""])
+async def test_a_client_that_stops_in_the_middle_of_connect(scene: Scene) -> None:
     client = await raw_client(scene.url, handshake=False)
     client.send_bytes(b"\x00\x00\x00\x20\x00\x00")
-    await scene.gone(client, "CONNECT", "0.2 s")
+    await scene.gone(client, "CONNECT", "1 s")
 
 
 @pytest.mark.parametrize("kind", [BaseCommand.SUBSCRIBE, BaseCommand.LOOKUP, BaseCommand.SEND, BaseCommand.PING])

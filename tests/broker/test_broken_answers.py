@@ -41,12 +41,17 @@ async def proxy(pulsar: PulsarCluster) -> AsyncIterator[AdminProxy]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BROKER_CHECK_S", 0.1)
     monkeypatch.setattr(limits, "MAINTENANCE_INTERVAL_S", 0.3)
-    monkeypatch.setattr(limits, "STAMP_TIMEOUT_S", 0.5)
 
 
-QUICK = {"retry_backoff_s": (0.05, 0.1, 0.2), "refetch_retry_s": 0.1, "feed_retry_s": 0.1}
+QUICK = {
+    "broker_check_retry_s": 0.2,
+    "broker_check_s": 0.1,
+    "feed_retry_s": 0.1,
+    "refetch_retry_s": 0.1,
+    "retry_backoff_s": (0.05, 0.1, 0.2),
+    "stamp_timeout_s": 0.5,
+}
 
 
 class Client:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bridge import limits
+from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, ServerError
 from tests.bridge_process import BridgeProcess, now_ms
@@ -85,7 +86,7 @@ async def test_request_ids_that_could_be_mistaken(bridge: BridgeProcess, topic: 
     client = await raw_client(bridge.service_url)
     peer = client.address
     await client.lookup(topic)
-    request_id = 50 if kind == "in-use" else limits.GATEWAY_REQUEST_ID_BASE + 1
+    request_id = 50 if kind == "in-use" else GATEWAY_REQUEST_ID_BASE + 1
     client.send(subscribe_command(topic, request_id))
     client.send(subscribe_command(topic, request_id, 2))
     await client.closed_by_peer()

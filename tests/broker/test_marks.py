@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from bridge import limits
 from bridge.gateway.stamping import OwnRequests
 from bridge.gateway.upstream import Upstream
 from bridge.ledgers.cursor_history import UNKNOWN
@@ -21,7 +20,6 @@ async def test_a_consumer_whose_opening_was_not_waited_for_does_not_stay(
     bridge_here: InProcessFactory, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker's answer comes too late, as when the client reads nothing: nobody else could subscribe ever after."""
-    monkeypatch.setattr(limits, "STAMP_TIMEOUT_S", 0.3)
     take, missed = OwnRequests.answered, 0
 
     def too_late(self: OwnRequests, upstream: Upstream, request_id: int, command: BaseCommand) -> bool:
@@ -30,7 +28,7 @@ async def test_a_consumer_whose_opening_was_not_waited_for_does_not_stay(
         return missed == 1 or take(self, upstream, request_id, command)
 
     monkeypatch.setattr(OwnRequests, "answered", too_late)
-    here = await bridge_here()
+    here = await bridge_here(limits={"stamp_timeout_s": 0.3})
     client = await raw_client(f"pulsar://127.0.0.1:{here.port}")
     await client.produce(topic)
     await client.consume(topic)

@@ -12,6 +12,7 @@ import pulsar as pulsar_client
 import pytest
 
 from bridge.broker.admin import AdminClient
+from bridge.limits import ConnectionLimits
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import (
     Clients,
@@ -411,7 +412,7 @@ def test_topic_deleted_and_created_anew(client: Any, pulsar: PulsarCluster, topi
 async def test_cursors_are_found_by_any_name(direct: Any, pulsar: PulsarCluster, topic: str, name: str) -> None:
     """`internalStats` has them URL-encoded as Java does it: a space becomes a plus."""
     await asyncio.to_thread(lambda: shared(direct, topic, name).close())
-    client = AdminClient(pulsar.web_url)
+    client = AdminClient(pulsar.web_url, ConnectionLimits())
     try:
         assert name in (await client.internal_stats(topic)).cursors
     finally:

@@ -12,6 +12,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.protocol.pulsar_pb2 import CommandSubscribe
 from tests.simulation.cluster import Cluster
 from tests.simulation.ledgers import Cursor, Topic
+from tests.simulation.small import SMALL
 
 SILENCE_S = 30.0
 """So long a client waits for an answer."""
@@ -23,6 +24,7 @@ class SimulatedAdmin(AdminClient):
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         """Nothing is opened."""
         self._web_url = "http://simulated"
+        self._limits = SMALL.connections
         self.clock_offset_s = None
         self.failures = 0
         self._cluster = cluster

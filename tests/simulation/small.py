@@ -4,6 +4,7 @@ from bridge import limits
 from tests.changed_limits import changed
 
 SMALL = changed(
+    ack_batch=10,
     catch_up_entries=15,
     dispatch_slice=30,
     feed_permits=12,
@@ -14,11 +15,12 @@ SMALL = changed(
     max_unacked_per_consumer=60,
     max_unacked_per_subscription=100,
     prefetch_slice=20,
+    range_permits=12,
     refetch_batch=10,
     repair_batch=10,
     tail_buffer_entries=25,
 )
 
-for name, value in {"ACK_BATCH": 10, "BACKFILL_SLICE": 20, "RANGE_PERMITS": 12}.items():
+for name, value in {"BACKFILL_SLICE": 20}.items():
     assert hasattr(limits, name), name
     setattr(limits, name, value)

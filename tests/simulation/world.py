@@ -70,7 +70,7 @@ class BridgeNode:
         store = await self._opened()
         admin = self.admin = SimulatedAdmin(world.cluster, chance)
         admin.mood = self.mood
-        pool = BrokerPool(_SETTINGS.broker_service_url, None, chance.getrandbits)
+        pool = BrokerPool(_SETTINGS.broker_service_url, SMALL.connections, None, chance.getrandbits)
         machine = Machine(self.host.now_ms, self.host.now_ns, chance.getrandbits)
         self.core = Core(_SETTINGS, SMALL, store, admin, pool, (self.url, lambda: f"http://{self.host.name}"), machine)
         bound: Any = Address(self.host.name, PORT)

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.broker.admin import AdminClient, AdminError
+from bridge.limits import ConnectionLimits
 
 TOPIC = "persistent://acme/orders/a b"
 PATH = "/admin/v2/persistent/acme/orders/a%20b/stats?subscriptionBacklogSize=true"
@@ -39,13 +40,13 @@ async def urls() -> AsyncIterator[list[str]]:
 
 async def test_the_token_goes_along_to_the_owner(urls: list[str]) -> None:
     for url in urls:
-        client = AdminClient(url, "secret")
+        client = AdminClient(url, ConnectionLimits(), "secret")
         assert (await client.topic_stats(TOPIC)).consumers.keys() == {"s"}
         await client.close()
 
 
 async def test_what_the_owner_says_is_told_without_the_token(urls: list[str]) -> None:
-    client = AdminClient(urls[0], "another-secret")
+    client = AdminClient(urls[0], ConnectionLimits(), "another-secret")
     with pytest.raises(AdminError, match=r"401 .*who are you") as caught:
         await client.topic_stats(TOPIC)
     await client.close()
@@ -71,7 +72,7 @@ async def test_what_is_no_admin_interface_is_told(status: int, text: str, said: 
     app.router.add_get("/admin/v2/brokers/version", serve)
     async with TestServer(app) as server:
         url = str(server.make_url("")).rstrip("/")
-        client = AdminClient(url, "secret")
+        client = AdminClient(url, ConnectionLimits(), "secret")
         try:
             if said is None:
                 await client.check()

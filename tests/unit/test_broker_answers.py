@@ -14,6 +14,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates, Peers
 from bridge.ledgers.internal_stats import LedgerState
+from bridge.limits import ConnectionLimits
 from bridge.operate.outlook import Outlook
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import AckSet, Position, parse_ranges
@@ -175,7 +176,7 @@ class Answering(AdminClient):
 @pytest.mark.parametrize("name", CALLS)
 async def test_every_answer_is_understood_or_refused(name: str) -> None:
     call, answer = CALLS[name]
-    admin = Answering("http://broker:8080")
+    admin = Answering("http://broker:8080", ConnectionLimits())
     admin.text = json.dumps(answer)
     use(await call(admin))
     refused: list[str] = []
@@ -211,7 +212,7 @@ async def test_every_answer_is_understood_or_refused(name: str) -> None:
 async def test_what_is_missing_is_not_taken_for_empty(name: str, path: tuple[Any, ...]) -> None:
     """Else subscriptions were forgotten, consumers turned away, a topic let go of, and acks taken for void."""
     call, answer = CALLS[name]
-    admin = Answering("http://broker:8080")
+    admin = Answering("http://broker:8080", ConnectionLimits())
     admin.text = json.dumps(without(answer, path))
     with pytest.raises(AdminError, match="cannot be read"):
         await call(admin)
@@ -219,7 +220,7 @@ async def test_what_is_missing_is_not_taken_for_empty(name: str, path: tuple[Any
 
 
 async def test_a_cursor_that_cannot_be_read_does_not_stand_in_the_way_of_others() -> None:
-    admin = Answering("http://broker:8080")
+    admin = Answering("http://broker:8080", ConnectionLimits())
     cursor = ("cursors", "s")
     for path in places(INTERNAL_STATS["cursors"]["s"], cursor):
         for odd in ODD:
@@ -234,7 +235,7 @@ async def test_a_cursor_that_cannot_be_read_does_not_stand_in_the_way_of_others(
 
 async def test_policies_that_cannot_be_read_are_not_known() -> None:
     """What watches over them goes on with the rest."""
-    admin = Answering("http://broker:8080")
+    admin = Answering("http://broker:8080", ConnectionLimits())
     for what, text in broken(QUOTAS):
         admin.text = text
         assert await admin.message_ttl_s(TOPIC) is None or text.strip().isdecimal(), what
@@ -245,7 +246,7 @@ async def test_policies_that_cannot_be_read_are_not_known() -> None:
 
 
 async def test_the_outlook_takes_any_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = Answering("http://broker:8080")
+    admin = Answering("http://broker:8080", ConnectionLimits())
     for what, text in broken(QUOTAS):
 
         async def answer(method: str, path: str, body: object = None, text: str = text) -> str:
@@ -321,7 +322,7 @@ async def test_what_stands_between_is_told(serve: Any) -> None:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", serve)
     async with TestServer(app) as server:
-        admin = AdminClient(str(server.make_url("")).rstrip("/"))
+        admin = AdminClient(str(server.make_url("")).rstrip("/"), ConnectionLimits())
         try:
             for name, (call, _) in CALLS.items():
                 if name in POLICIES:

@@ -12,6 +12,7 @@ from bridge.broker.connection import BrokerConnection, BrokerError, connect
 from bridge.broker.fetch import fetch_entries, read_range
 from bridge.broker.pool import BrokerPool
 from bridge.broker.reader import EntryReader, open_reader
+from bridge.limits import ConnectionLimits
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.frames import encode_frame, encode_varint
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, MessageMetadata
@@ -30,7 +31,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 @pytest_asyncio.fixture
 async def connection(broker: FakeBroker) -> AsyncIterator[BrokerConnection]:
-    opened = await connect(broker.url)
+    opened = await connect(broker.url, ConnectionLimits())
     yield opened
     opened.close()
     await opened.closed
@@ -151,7 +152,7 @@ async def test_an_answer_of_another_type_is_none(broker: FakeBroker, connection:
     broker.answers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda it: [success(it.getLastMessageId.request_id)]
     with pytest.raises(BrokerError, match="gave another answer: SUCCESS"):
         await reader.last_position()
-    pool = BrokerPool(broker.url)
+    pool = BrokerPool(broker.url, ConnectionLimits())
     broker.answers[BaseCommand.LOOKUP] = lambda it: [success(it.lookupTopic.request_id)]
     with pytest.raises(BrokerError, match="gave another answer: SUCCESS"):
         await pool.for_topic(TOPIC)
@@ -191,7 +192,7 @@ async def test_an_ack_refused_by_an_unknown_code_is_refused(broker: FakeBroker, 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:1", "pulsar://", "nonsense"])
 async def test_a_lookup_that_names_no_broker(broker: FakeBroker, url: str) -> None:
-    pool = BrokerPool(broker.url)
+    pool = BrokerPool(broker.url, ConnectionLimits())
 
     def mislead(command: BaseCommand) -> list[bytes]:
         response = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)

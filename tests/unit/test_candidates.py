@@ -2,8 +2,16 @@
 
 import pytest
 
-from bridge import limits
-from bridge.broker.candidates import SIGNATURE, SIGNED_AT, WEB_URL, Candidate, Candidates, Elected, Peers
+from bridge.broker.candidates import (
+    SIGNATURE,
+    SIGNED_AT,
+    STATEMENT_LASTS_MS,
+    WEB_URL,
+    Candidate,
+    Candidates,
+    Elected,
+    Peers,
+)
 
 TOPIC, ANOTHER = "persistent://public/default/orders", "persistent://public/default/others"
 A, B, EVIL = "pulsar://a:6650", "pulsar://b:6650", "pulsar://evil:6650"
@@ -41,7 +49,7 @@ def test_a_signed_statement_is_believed() -> None:
         (Candidate(B, None, {**signed(B, WEB_B).metadata, WEB_URL: "http://evil"}), "not signed with"),
         (Candidate(B, None, {**signed(B, WEB_B).metadata, SIGNED_AT: "x"}), "not signed with"),
         (Candidate(B, None, {**signed(B, WEB_B).metadata, SIGNATURE: "\udcff"}), "not signed with"),
-        (signed(B, WEB_B, at_ms=NOW_MS - limits.STATEMENT_LASTS_MS - 1), "signed long before it connected"),
+        (signed(B, WEB_B, at_ms=NOW_MS - STATEMENT_LASTS_MS - 1), "signed long before it connected"),
     ],
 )
 def test_what_is_not_signed_for_this_is_not_believed(candidate: Candidate, doubt: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.limits import Limits
@@ -38,13 +37,14 @@ def test_every_url_is_in_the_reference() -> None:
 
 
 def test_the_readme_gives_the_limits_that_hold() -> None:
+    limits = Limits()
     readme = (ROOT / "README.md").read_text()
     limit_text = " ".join(readme.split("## Limits")[1].split("##")[0].split())
     for expected in (
-        f"{limits.MAX_CLIENT_CONNECTIONS:,} client connections",
-        f"at most {limits.MAX_BROKERS_PER_SESSION} brokers",
-        f"{Limits().dispatch.max_unacked_per_consumer:,} for each consumer",
-        f"{Limits().dispatch.max_unacked_per_subscription:,} for each subscription",
+        f"{Settings.model_fields['max_client_connections'].default:,} client connections",
+        f"at most {limits.connections.max_brokers_per_session} brokers",
+        f"{limits.dispatch.max_unacked_per_consumer:,} for each consumer",
+        f"{limits.dispatch.max_unacked_per_subscription:,} for each subscription",
         f"{Settings.model_fields['near_term_bytes'].default >> 20} MB of memory",
     ):
         assert expected in limit_text

@@ -8,13 +8,12 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.broker.admin import AdminError
 from bridge.broker.readiness import Readiness
 from bridge.clock import system_randbits
 from bridge.dispatch.admission import Admission, Early
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.limits import DispatchLimits
+from bridge.limits import ConnectionLimits, DispatchLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.topics.marks import Marks
@@ -34,12 +33,6 @@ def _unseen() -> Iterator[None]:
     """Told on a terminal, a traceback is decorated with lines of files, and reading those blocks."""
     with capture_logs():
         yield
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BROKER_CHECK_S", 0.01)
-    monkeypatch.setattr(limits, "BROKER_CHECK_RETRY_S", 0.01)
 
 
 def soon() -> Backoff:
@@ -114,7 +107,7 @@ async def test_syncs_go_on(where: str) -> None:
 
 async def test_readiness_is_told_also_when_it_cannot_be_found_out() -> None:
     failures, reach = Failures(), Broken()
-    readiness = Readiness(failures)
+    readiness = Readiness(failures, ConnectionLimits(broker_check_s=0.01, broker_check_retry_s=0.01))
     pool, admin = cast(Any, type("Pool", (), {"connection": reach.later})()), cast(Any, type("Admin", (), {})())
     admin.check = Broken().later
     running = asyncio.get_running_loop().create_task(readiness.watch(pool, admin))
@@ -199,14 +192,13 @@ async def test_why_consumers_wait_is_told_until_they_are_let_in() -> None:
 async def test_a_cursor_goes_without_a_mark_when_nobody_can_tell() -> None:
     failures, ask = Failures(), Broken()
     ask.errors = [Boom()]
-    marks = Marks(cast(Any, type("Admin", (), {"internal_stats": lambda _, topic: ask.later()})()), failures)
+    marks = Marks(cast(Any, type("Admin", (), {"internal_stats": lambda _, topic: ask.later()})()), failures, 2.0)
     assert not await marks.is_wanted(TOPIC, "s")
     assert failures.counts == {Part.marks: 1}
     await marks.close()
 
 
-async def test_a_mark_that_nobody_waits_for_any_more_fails_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STAMP_TIMEOUT_S", 0.01)
+async def test_a_mark_that_nobody_waits_for_any_more_fails_aloud() -> None:
     failures, go = Failures(), asyncio.Event()
 
     class Admin:
@@ -214,7 +206,7 @@ async def test_a_mark_that_nobody_waits_for_any_more_fails_aloud(monkeypatch: py
             await go.wait()
             raise Boom
 
-    marks = Marks(cast(Any, Admin()), failures)
+    marks = Marks(cast(Any, Admin()), failures, 0.01)
     assert not await marks.is_wanted(TOPIC, "s")
     go.set()
     await wait_until_async(lambda: failures.counts[Part.marks] == 1, "a failure")

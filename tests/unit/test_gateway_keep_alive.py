@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 
-from bridge import limits
 from bridge.gateway.keep_alive import KeepAlive
 from tests.helpers import wait_until_async
 
 
-async def test_a_sign_of_life_after_the_ping_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEEP_ALIVE_INTERVAL_S", 0.02)
+async def test_a_sign_of_life_after_the_ping_is_enough() -> None:
     pings: list[int] = []
     gone: list[int] = []
 
@@ -18,17 +16,16 @@ async def test_a_sign_of_life_after_the_ping_is_enough(monkeypatch: pytest.Monke
         pings.append(1)
         watch.heard()
 
-    watch = KeepAlive(answered, lambda: gone.append(1))
+    watch = KeepAlive(answered, lambda: gone.append(1), 0.02)
     watch.start()
     await wait_until_async(lambda: len(pings) > 5, "pings")
     watch.stop()
     assert not gone
 
 
-async def test_silence_is_asked_about_once_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "KEEP_ALIVE_INTERVAL_S", 0.02)
+async def test_silence_is_asked_about_once_and_then_ends() -> None:
     said: list[str] = []
-    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"))
+    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), 0.02)
     watch.start()
     await wait_until_async(lambda: "gone" in said, "gone")
     await asyncio.sleep(0.05)
@@ -37,9 +34,8 @@ async def test_silence_is_asked_about_once_and_then_ends(monkeypatch: pytest.Mon
 
 async def test_time_in_which_nobody_could_be_heard_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stood still for a minute finds its clients alive."""
-    monkeypatch.setattr(limits, "KEEP_ALIVE_INTERVAL_S", 0.1)
     said: list[str] = []
-    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"))
+    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), 0.1)
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: real() + ahead[0])

@@ -5,12 +5,13 @@ from typing import cast
 
 import pytest
 
-from bridge import limits
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
 from bridge.gateway.lookups import Lookups
+from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.upstream import Upstream
+from bridge.limits import ConnectionLimits
 from bridge.protocol.frames import FrameDecoder
 from bridge.protocol.lookup import REDIRECTS_MAX, Ask, Found, Refused, next_step
 from bridge.protocol.pulsar_pb2 import (
@@ -27,15 +28,16 @@ Failed = CommandLookupTopicResponse.Failed
 FIRST = "pulsar://first:6650"
 FIRST_TLS = "pulsar+ssl://first:6651"
 TOPIC = "persistent://public/default/t"
+USUAL = ConnectionLimits()
 
 
 class Brokers:
     """Answers lookups by a script per URL; the last answer of each is repeated."""
 
-    def __init__(self, **answers: list[CommandLookupTopicResponse]) -> None:
+    def __init__(self, limits: ConnectionLimits = USUAL, **answers: list[CommandLookupTopicResponse]) -> None:
         self.answers = {f"pulsar://{name}:6650": list(script) for name, script in answers.items()}
         self.asked: list[tuple[str, CommandLookupTopic]] = []
-        self.lookups = Lookups(FIRST, self.connect)
+        self.lookups = Lookups(FIRST, self.connect, limits)
 
     async def connect(self, url: str) -> Upstream:
         if url not in self.answers:
@@ -136,9 +138,8 @@ async def test_a_redirect_to_nowhere() -> None:
         await brokers.lookups.resolve(request())
 
 
-async def test_a_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.05)
-    brokers = Brokers(first=[])
+async def test_a_broker_that_does_not_answer() -> None:
+    brokers = Brokers(ConnectionLimits(request_timeout_s=0.05), first=[])
     with pytest.raises(BrokerError, match="did not answer") as caught:
         await brokers.lookups.resolve(request())
     assert caught.value.code == ServerError.ServiceNotReady
@@ -156,7 +157,7 @@ async def test_request_ids_are_not_the_clients() -> None:
     await asyncio.gather(*(brokers.lookups.resolve(request(topic=f"{TOPIC}{n}")) for n in range(5)))
     ids = [each.request_id for _, each in brokers.asked]
     assert len(set(ids)) == 5
-    assert min(ids) > limits.GATEWAY_REQUEST_ID_BASE
+    assert min(ids) > GATEWAY_REQUEST_ID_BASE
 
 
 # -- what to do about an answer
@@ -185,7 +186,7 @@ async def test_a_broker_that_names_nobody() -> None:
     """The service URL is no stand-in for it."""
     assert next_step(Ask(FIRST), answer(Connect), TOPIC) == Found("")
     with pytest.raises(BrokerError, match="not a service URL: ''"):
-        await BrokerPool(FIRST).connection("")
+        await BrokerPool(FIRST, USUAL).connection("")
 
 
 # -- what is taken over

@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from bridge import limits
-from bridge.gateway.requests import BROKER_INITIATED, RequestsInFlight, is_gateways_own, request_id_of
+from bridge.gateway.requests import (
+    BROKER_INITIATED,
+    GATEWAY_REQUEST_ID_BASE,
+    RequestsInFlight,
+    is_gateways_own,
+    request_id_of,
+)
 from bridge.protocol.errors import MalformedFrame, ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
@@ -33,7 +38,7 @@ def told() -> list[bool]:
 @pytest.fixture
 def subscribing(told: list[bool]) -> RequestsInFlight:
     """A SUBSCRIBE with the id 1 has gone to the first broker."""
-    requests = RequestsInFlight()
+    requests = RequestsInFlight(1_000)
     requests.begin(BaseCommand.SUBSCRIBE, 1)
     requests.sent(1, FIRST, told.append)
     return requests
@@ -62,16 +67,16 @@ def test_what_is_not_its_answer(subscribing: RequestsInFlight, asked: object, fr
 
 
 def test_ids_that_are_the_gateways() -> None:
-    requests = RequestsInFlight()
-    for request_id in (limits.GATEWAY_REQUEST_ID_BASE, BROKER_INITIATED):
+    requests = RequestsInFlight(1_000)
+    for request_id in (GATEWAY_REQUEST_ID_BASE, BROKER_INITIATED):
         with pytest.raises(ProtocolError):
             requests.begin(BaseCommand.SUBSCRIBE, request_id)
     assert not is_gateways_own(BROKER_INITIATED)
-    assert is_gateways_own(limits.GATEWAY_REQUEST_ID_BASE)
+    assert is_gateways_own(GATEWAY_REQUEST_ID_BASE)
 
 
 def test_a_producer_that_waits_for_its_turn_is_answered_twice() -> None:
-    requests = RequestsInFlight()
+    requests = RequestsInFlight(1_000)
     told: list[bool] = []
     requests.begin(BaseCommand.PRODUCER, 1)
     requests.sent(1, FIRST, told.append)
@@ -86,8 +91,9 @@ def test_who_waits_when_the_client_goes_is_told(subscribing: RequestsInFlight, t
     assert told == [False]
 
 
-def test_too_many(monkeypatch: pytest.MonkeyPatch, subscribing: RequestsInFlight) -> None:
-    monkeypatch.setattr(limits, "MAX_PENDING_REQUESTS", 1)
+def test_too_many() -> None:
+    subscribing = RequestsInFlight(1)
+    subscribing.begin(BaseCommand.SUBSCRIBE, 1)
     with pytest.raises(ProtocolError, match="more than 1"):
         subscribing.begin(BaseCommand.SEEK, 2)
 

@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.gateway.listener import Gateway
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 from bridge.protocol import commands
 from bridge.protocol.frames import Frame, encode_frame
@@ -75,10 +75,11 @@ class Scene:
 
 
 @pytest_asyncio.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    limits = getattr(request, "param", ConnectionLimits())
     topics, failures = NoTopics(), Failures()
     async with FakeBroker() as broker:
-        gateway = Gateway(broker.url, topics, failures)
+        gateway = Gateway(broker.url, topics, failures, 10_000, limits)
         bound = socket.create_server(("127.0.0.1", 0))
         bound.setblocking(False)
         await gateway.start(bound)
@@ -225,8 +226,8 @@ async def test_what_a_session_held_is_free_whatever_fails_on_its_end(scene: Scen
     await wait_until_async(lambda: scene.broker.connections == 0, "its connections to brokers are closed")
 
 
-async def test_log_lines_of_failing_sessions_are_limited(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOG_LINES_AT_ONCE", 2)
+@pytest.mark.parametrize("scene", [ConnectionLimits(log_lines_at_once=2)], indirect=True, ids=[""])
+async def test_log_lines_of_failing_sessions_are_limited(scene: Scene) -> None:
     with capture_logs() as logged:
         for _ in range(5):
             client, session = await scene.client()

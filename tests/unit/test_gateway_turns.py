@@ -2,25 +2,26 @@
 
 import asyncio
 
-import pytest
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.gateway.turns import Turns
+from bridge.limits import ConnectionLimits
 from bridge.net.limited_log import LimitedLog
 from bridge.protocol.frames import Frame
 from tests.helpers import wait_until_async
+
+TURN_S = ConnectionLimits().client_turn_s
+QUICK = ConnectionLimits(log_lines_at_once=2, log_pause_s=0.05, log_kinds_max=2)
 
 
 def frames(*numbers: int) -> list[Frame]:
     return [Frame(number, memoryview(b"")) for number in numbers]
 
 
-async def test_others_get_their_turn_in_between_and_order_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_TURN_S", 0.0)
+async def test_others_get_their_turn_in_between_and_order_is_kept() -> None:
     done: list[int] = []
     held: list[bool] = []
-    turns = Turns(lambda frame: done.append(frame.type), lambda: False, held.append)
+    turns = Turns(lambda frame: done.append(frame.type), lambda: False, held.append, turn_s=0.0)
     turns.take(frames(1, 2, 3))
     assert done == [1]
     assert held == [True]
@@ -33,7 +34,7 @@ async def test_others_get_their_turn_in_between_and_order_is_kept(monkeypatch: p
 
 async def test_who_has_enough_under_way_waits() -> None:
     done: list[int] = []
-    turns = Turns(lambda frame: done.append(frame.type), lambda: len(done) in (1, 2), lambda _: None)
+    turns = Turns(lambda frame: done.append(frame.type), lambda: len(done) in (1, 2), lambda _: None, TURN_S)
     turns.take(frames(1, 2, 3))
     await asyncio.sleep(0)
     assert done == [1]
@@ -51,7 +52,7 @@ async def test_who_has_enough_under_way_waits() -> None:
 async def test_nothing_is_read_while_enough_is_under_way_though_nothing_waits() -> None:
     under_way: list[int] = []
     held: list[bool] = []
-    turns = Turns(lambda frame: under_way.append(frame.type), lambda: bool(under_way), held.append)
+    turns = Turns(lambda frame: under_way.append(frame.type), lambda: bool(under_way), held.append, TURN_S)
     turns.take(frames(1))
     assert held == [True]
     under_way.clear()
@@ -59,15 +60,8 @@ async def test_nothing_is_read_while_enough_is_under_way_though_nothing_waits() 
     await wait_until_async(lambda: held == [True, False], "read on")
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LOG_LINES_AT_ONCE": 2, "LOG_PAUSE_S": 0.05, "LOG_KINDS_MAX": 2}.items():
-        monkeypatch.setattr(limits, name, value)
-
-
-@pytest.mark.usefixtures("quick")
 async def test_lines_are_counted_by_address_and_kind() -> None:
-    log = LimitedLog()
+    log = LimitedLog(QUICK)
     with capture_logs() as logs:
         for number in range(10):
             log.warning("refused", f"10.0.0.1:{number}", "A", "x" * 1_000)
@@ -81,9 +75,8 @@ async def test_lines_are_counted_by_address_and_kind() -> None:
     log.close()
 
 
-@pytest.mark.usefixtures("quick")
 async def test_kinds_without_number_are_counted_together() -> None:
-    log = LimitedLog()
+    log = LimitedLog(QUICK)
     with capture_logs() as logs:
         for number in range(100):
             log.warning("refused", f"10.0.0.{number}:1", "A", "x")

@@ -19,6 +19,10 @@ def test_limits_do_not_change() -> None:
 
 MISFITS = {
     "of one group": {"max_unacked_per_consumer": 10, "max_unacked_per_subscription": 9},
+    "of a buffer": {"client_write_high_water": 1024 * 1024},
+    "of another buffer": {"server_write_low_water": 4 * 1024 * 1024},
+    "what a client leaves unread": {"client_unread": 5 * 1024 * 1024},
+    "a reader and its reads": {"range_stall_s": 8.1},
     "slices and turns": {"round_robin_batch": 301},
     "slices and permits": {"harvest_permits": 299},
     "feeds": {"feed_permits": 2_001},

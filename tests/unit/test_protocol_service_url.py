@@ -3,6 +3,7 @@
 import pytest
 
 from bridge.broker.connection import BrokerError, connect
+from bridge.limits import ConnectionLimits
 from bridge.protocol.service_url import parse_service_url
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import service_address
@@ -31,4 +32,4 @@ async def test_what_is_none_is_named_by_all_who_meet_it(url: str) -> None:
     with pytest.raises(LedgerReadError, match="not a service URL"):
         service_address(url)
     with pytest.raises(BrokerError, match="not a service URL"):
-        await connect(url)
+        await connect(url, ConnectionLimits())

@@ -9,8 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from bridge import limits
-from bridge.net.redirects import RedirectedTooOften, request_with_redirects
+from bridge.net.redirects import REDIRECTS_MAX, RedirectedTooOften, request_with_redirects
 
 Seen = list[tuple[str, str, str, str]]
 
@@ -59,9 +58,9 @@ async def test_anything_else_is_the_answer(server: TestServer, seen: Seen, statu
 
 
 async def test_it_ends_somewhere(server: TestServer, seen: Seen) -> None:
-    last = "/307" * (limits.HTTP_REDIRECTS_MAX - 1)
+    last = "/307" * (REDIRECTS_MAX - 1)
     assert await ask(server, f"{last}/end") == 200
     seen.clear()
-    with pytest.raises(RedirectedTooOften, match=f"redirected {limits.HTTP_REDIRECTS_MAX} times"):
+    with pytest.raises(RedirectedTooOften, match=f"redirected {REDIRECTS_MAX} times"):
         await ask(server, f"{last}/307/end")
-    assert len(seen) == limits.HTTP_REDIRECTS_MAX
+    assert len(seen) == REDIRECTS_MAX
