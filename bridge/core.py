@@ -48,7 +48,8 @@ class Core:
         self.readiness = Readiness(self.failures, limits.connections)
         self._pool = pool
         self._admin = admin
-        syncing = SyncLoop(store, self.failures, Backoff(machine.randbits, limits.retry_backoff_s))
+        backoff = Backoff(machine.randbits, limits.retry_backoff_s)
+        syncing = SyncLoop(store, self.failures, backoff, limits.topics)
         context = BridgeContext(
             pool,
             admin,

@@ -161,12 +161,81 @@ class IntakeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """Ownership, and what is kept."""
+
+    sync_interval_s: float = 0.02
+    checkpoint_interval_s: float = 0.5
+    """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
+    cursor_poll_s: float = 2.0
+    """How often mark-delete positions are asked for while messages are acked; above the broker's second between
+    writes."""
+    maintenance_interval_s: float = 30.0
+    """How often the broker is asked who is connected and what it allows, and what nobody needs any more is given
+    back."""
+    standby_check_s: float = 0.5
+    """How often a bridge that is not the owner looks who is."""
+    election_poll_s: float = 0.05
+    """The same while an election goes on."""
+    election_lasts_s: float = 3.0
+    """It takes the broker a second; a bridge that is alone need not wait for that."""
+    let_go_after_s: float = 3.0
+    """Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not."""
+    reading_refused_s: float = 10.0
+    """Readers of the bridge's own that the broker's policies refuse for so long: the topic is passed through."""
+    refused_again_s: float = 300.0
+    """After that its consumers stay with the broker for so long: each change closes them once."""
+    recovery_lasts_s: float = 10.0
+    """A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
+    second."""
+    move_rest_s: float = 0.02
+    """Between two slices of 500 entries moved out of damaged files: a hundred million take an hour and a half."""
+    served_wait_s: float = 10.0
+    """How long an operator waits for a topic partition that the bridge had let go of."""
+    cursor_wait_s: float = 10.0
+    """How long an operator waits for the cursor of a subscription."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, lt, "sync_interval_s", "checkpoint_interval_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefillLimits:
+    """Gaps, rebuilds and audits."""
+
+    backfill_slice: int = 500
+    """Entries in one write batch, as `IntakeLimits.harvest_slice`."""
+    gap_retry_s: float = 5.0
+    """Before a gap that was not filled is filled: between half and all of it."""
+    rebuilds_kept: int = 20
+    """Rebuilds of a topic partition that are remembered."""
+    job_attempts: int = 4
+    """How often a Spark job is run that is killed: it goes on where it was. One that fails is not run again."""
+    audit_blocks_max: int = 100
+    """Blocks of 512 positions whose differences an audit lists; of more it tells the number."""
+    audit_listed_max: int = 1_000
+    """Positions that differ of which an audit keeps a list."""
+    audit_lookups: int = 100
+    """Positions looked up in one go: 1 ms."""
+    audit_ahead_ms: int = 60_000
+    audit_entries_per_s: int = 5_000
+    """What is due within a minute, and the time that reading takes at this rate, may be delivered, acked and dropped
+    while it is compared."""
+    audit_few: int = 20
+    """An index with so many times the entries of what is compared is not read as a whole: the entries are looked
+    up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """All of one bridge."""
 
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
+    topics: TopicLimits = field(default_factory=TopicLimits)
+    refill: RefillLimits = field(default_factory=RefillLimits)
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
     """After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
 
@@ -177,6 +246,8 @@ class Limits:
         _fits(taken <= self.intake.feed_taken_max, "2 * max_unacked_per_subscription <= feed_taken_max")
         unread = self.connections.client_write_high_water + self.dispatch.dispatch_slice_bytes
         _fits(unread < self.connections.client_unread, "client_write_high_water + dispatch_slice_bytes < client_unread")
+        again = self.retry_backoff_s[-1] < self.topics.recovery_lasts_s
+        _fits(again, "the last of retry_backoff_s < recovery_lasts_s")
         patience = self.dispatch.refetch_patience_s
         _fits(self.connections.range_stall_s <= patience, "range_stall_s <= refetch_patience_s")
 
@@ -236,58 +307,12 @@ CHART_BARS_MAX: Final = 1_000
 TOPICS_PAGE_MAX: Final = 1_000
 HARVEST_WAIT_S: Final = 5.0
 """How long an operator waits for an entry that was just published to be read."""
-SERVED_WAIT_S: Final = 10.0
-"""How long an operator waits for a topic partition that the bridge had let go of."""
 HARVEST_POLL_S: Final = 0.01
-CURSOR_WAIT_S: Final = 10.0
-"""How long an operator waits for the cursor of a subscription."""
 
 # Memory
 COLLECT_QUIET_S: Final = 60.0
 """Full garbage collections are at least this far apart, and made when nothing is delivered."""
 COLLECT_AT_LATEST_S: Final = 3_600.0
-
-# Persistence
-SYNC_INTERVAL_S: Final = 0.02
-CHECKPOINT_INTERVAL_S: Final = 0.5
-"""How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
-CURSOR_POLL_S: Final = 2.0
-"""How often mark-delete positions are asked for while messages are acked; above the broker's second between writes."""
-MAINTENANCE_INTERVAL_S: Final = 30.0
-"""How often the broker is asked who is connected and what it allows, and what nobody needs any more is given back."""
-STANDBY_CHECK_S: Final = 0.5
-"""How often a bridge that is not the owner looks who is."""
-ELECTION_POLL_S: Final = 0.05
-"""The same while an election goes on."""
-ELECTION_LASTS_S: Final = 3.0
-"""It takes the broker a second; a bridge that is alone need not wait for that."""
-LET_GO_AFTER_S: Final = 3.0
-"""Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not."""
-READING_REFUSED_S: Final = 10.0
-"""Readers of the bridge's own that the broker's policies refuse for so long: the topic is passed through."""
-REFUSED_AGAIN_S: Final = 300.0
-"""After that its consumers stay with the broker for so long: each change closes them once."""
-RECOVERY_LASTS_S: Final = 10.0
-"""A data directory that fails again sooner is given longer: opening it anew keeps the event loop for up to half a
-second."""
-AUDIT_BLOCKS_MAX: Final = 100
-"""Blocks of 512 positions whose differences an audit lists; of more it tells the number."""
-AUDIT_LISTED_MAX: Final = 1_000
-"""Positions that differ of which an audit keeps a list."""
-AUDIT_LOOKUPS: Final = 100
-"""Positions looked up in one go: 1 ms."""
-AUDIT_AHEAD_MS: Final = 60_000
-AUDIT_ENTRIES_PER_S: Final = 5_000
-"""What is due within a minute, and the time that reading takes at this rate, may be delivered, acked and dropped while
-it is compared."""
-AUDIT_FEW: Final = 20
-"""An index with so many times the entries of what is compared is not read as a whole: the entries are looked up."""
-JOB_ATTEMPTS: Final = 4
-"""How often a Spark job is run that is killed: it goes on where it was. One that fails is not run again."""
-REBUILDS_KEPT: Final = 20
-"""Rebuilds of a topic partition that are remembered."""
-MOVE_REST_S: Final = 0.02
-"""Between two slices of 500 entries moved out of damaged files: a hundred million take an hour and a half."""
 
 # Web server
 WEB_TOKEN_MIN: Final = 16
@@ -315,6 +340,3 @@ ACTIONS_SCANNED_MAX: Final = 10_000
 
 assert ACCESS_REFUSAL_LASTS_S < ACCESS_ANSWER_LASTS_S
 assert ACTIONS_PAGE_MAX <= ACTIONS_SCANNED_MAX
-assert SYNC_INTERVAL_S < CHECKPOINT_INTERVAL_S
-BACKFILL_SLICE: Final = 500
-GAP_RETRY_S: Final = 5.0

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
-from bridge import limits
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.fetch import read_range
 from bridge.intake.harvester import new_entries
+from bridge.limits import RefillLimits
 from bridge.protocol.entries import StoredEntry
 from tracker import Position, TopicIndex, decode_key, encode_key
 from tracker.audit import (
@@ -53,11 +53,12 @@ class ComparisonResult:
 class Comparison:
     """Reads a topic and its index; memory grows with the positions compared, 512 a fingerprint."""
 
-    def __init__(self, topic: str, connection: BrokerConnection, index: TopicIndex) -> None:
+    def __init__(self, topic: str, connection: BrokerConnection, index: TopicIndex, limits: RefillLimits) -> None:
         """Use `scope` first."""
         self._topic = topic
         self._connection = connection
         self._index = index
+        self._limits = limits
 
     def lowest(self) -> Position:
         """Return the position up to which all subscriptions have everything: the broker may delete what is below."""
@@ -72,7 +73,7 @@ class Comparison:
 
     def scope(self, after: Position, upto: Position, now_ms: int, entries: int) -> Scope:
         """Return what can be compared, if so many entries of the topic are read for it."""
-        lasts_ms = limits.AUDIT_AHEAD_MS + entries * 1000 // limits.AUDIT_ENTRIES_PER_S
+        lasts_ms = self._limits.audit_ahead_ms + entries * 1000 // self._limits.audit_entries_per_s
         return scope_of(self._index, after, upto, now_ms, lasts_ms)
 
     async def topic_side(self, scope: Scope, on_read: Callable[[int], None]) -> TopicSide:
@@ -91,7 +92,7 @@ class Comparison:
         total = Fingerprint.total(in_topic.values())
         result = ComparisonResult(*total)
         in_index: TopicSide = {}
-        few = total.entries * limits.AUDIT_FEW < self._index.entries
+        few = total.entries * self._limits.audit_few < self._index.entries
         index = self._index
         for part in noted_fingerprints(index, scope, in_topic) if few else index_fingerprints(index, scope):
             add_up(in_index, part)
@@ -99,13 +100,13 @@ class Comparison:
         differing = sorted(cell for cell in {*in_topic, *in_index} if in_topic.get(cell) != in_index.get(cell))
         blocks = [cell for cell in differing if cell[0] != PARTITION]
         held = {number for kind, number in differing if kind == PARTITION and not self._is_dropped(number)}
-        for block in blocks[: limits.AUDIT_BLOCKS_MAX]:
+        for block in blocks[: self._limits.audit_blocks_max]:
             after, upto = block_range(scope, block)
             if await self._list(after, upto, scope, result, None):
                 result.ranges.append((after, upto))
         result.differing = len(result.ranges)
-        if len(blocks) > limits.AUDIT_BLOCKS_MAX:
-            result.differing += len(blocks) - limits.AUDIT_BLOCKS_MAX
+        if len(blocks) > self._limits.audit_blocks_max:
+            result.differing += len(blocks) - self._limits.audit_blocks_max
             result.ranges = [(scope.after, scope.upto)]
         if held and await self._list(scope.after, scope.upto, scope, result, held):
             result.differing += len(held)
@@ -136,9 +137,9 @@ class Comparison:
             ):
                 continue
             differs = True
-            if known is not None and len(result.missing) < limits.AUDIT_LISTED_MAX:
+            if known is not None and len(result.missing) < self._limits.audit_listed_max:
                 result.missing.append(position)
-            if stored is not None and len(result.unexpected) < limits.AUDIT_LISTED_MAX:
+            if stored is not None and len(result.unexpected) < self._limits.audit_listed_max:
                 result.unexpected.append(position)
         return differs
 
@@ -176,7 +177,7 @@ class Comparison:
         for place, (position, due) in enumerate(times):
             if is_meant(due) and self._index.reader.contains(encode_key(due, *position)):
                 found[position] = due
-            if place % limits.AUDIT_LOOKUPS == 0:
+            if place % self._limits.audit_lookups == 0:
                 await asyncio.sleep(0)
         return found
 

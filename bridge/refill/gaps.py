@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from bridge import limits
 from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import read_range
 from bridge.intake.harvester import new_entries
+from bridge.limits import RefillLimits
 from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.audit import Audit
@@ -45,6 +45,7 @@ class GapFiller:
         rebuild: SparkRebuild,
         admin: AdminClient,
         reading: Callable[[Awaitable[None]], Awaitable[None]],
+        limits: RefillLimits,
     ) -> None:
         """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
 
@@ -53,19 +54,20 @@ class GapFiller:
         self._topic = topic
         self._connection = connection
         self._index = index
+        self._limits = limits
         self._now_ms = now_ms
         self._on_filled = on_filled
         self._on_failed = on_failed
         self._rebuild = rebuild
         self._admin = admin
         self._wait_for_reading = reading
-        self._comparison = Comparison(topic, connection, index)
-        self.statuses: deque[RebuildStatus] = deque(maxlen=limits.REBUILDS_KEPT)
+        self._comparison = Comparison(topic, connection, index, limits)
+        self.statuses: deque[RebuildStatus] = deque(maxlen=limits.rebuilds_kept)
         """Of the last gaps, newest first; the newest may be under way."""
         self._reading: asyncio.Task[None] | None = None
         self._void = False
         self._one_at_a_time = asyncio.Lock()
-        self._backoff = Backoff(connection.randbits, (limits.GAP_RETRY_S,))
+        self._backoff = Backoff(connection.randbits, (limits.gap_retry_s,))
 
     def find(self, view: SubscriptionView) -> tuple[Position, Position] | None:
         """The positions (after, to] a view misses; None when it misses nothing, which is noted in the view."""
@@ -268,9 +270,9 @@ class GapFiller:
         """Store what is delayed; return how many were new."""
         indexed = 0
         try:
-            for start in range(0, len(entries), limits.BACKFILL_SLICE):
-                slice_of = new_entries(entries[start : start + limits.BACKFILL_SLICE])
-                indexed += self._index.backfill(slice_of)
+            size = self._limits.backfill_slice
+            for start in range(0, len(entries), size):
+                indexed += self._index.backfill(new_entries(entries[start : start + size]))
         except StoreError as error:
             self._begin_again()
             self._on_failed(error)

@@ -8,6 +8,7 @@ from bridge import answers
 from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient
 from bridge.broker.connection import BrokerConnection
+from bridge.limits import RefillLimits
 from bridge.refill.audit import Audit, AuditStatus
 from bridge.refill.comparison import Comparison
 from bridge.refill.gaps import GapFiller
@@ -31,6 +32,7 @@ class Rebuilds:
         gaps: GapFiller,
         now_ms: Callable[[], int],
         spawn: Spawn,
+        limits: RefillLimits,
     ) -> None:
         """Nothing is under way."""
         self.audit: AuditStatus | None = None
@@ -39,8 +41,8 @@ class Rebuilds:
         self._gaps = gaps
         self._now_ms = now_ms
         self._spawn = spawn
-        self._comparison = Comparison(topic, connection, index)
-        self._audit = Audit(self._comparison, admin, SparkJob("audit", topic, spark), now_ms)
+        self._comparison = Comparison(topic, connection, index, limits)
+        self._audit = Audit(self._comparison, admin, SparkJob("audit", topic, spark, limits.job_attempts), now_ms)
         self._rebuilding: asyncio.Task[None] | None = None
 
     @property

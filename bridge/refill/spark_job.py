@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from bridge import limits
 from bridge.embedded.errors import EmbeddedError
 from bridge.embedded.java import find_java
 from bridge.extras import ExtraMissing, missing, need
@@ -61,11 +60,12 @@ class SparkSettings:
 class SparkJob:
     """Jobs of one kind for one topic partition, one at a time; the caller sees to that."""
 
-    def __init__(self, kind: str, topic: str, settings: SparkSettings) -> None:
-        """`kind`: the module in `spark_jobs`."""
+    def __init__(self, kind: str, topic: str, settings: SparkSettings, attempts: int) -> None:
+        """`kind`: the module in `spark_jobs`; `attempts`: how often a job is run that is killed."""
         self.kind = kind
         self.topic = topic
         self.settings = settings
+        self._attempts = attempts
         name = hashlib.sha256(topic.encode()).hexdigest()[:32]
         self.folder = settings.folder / (name if kind == "rebuild" else f"{name}-{kind}")
         self.output = (
@@ -141,7 +141,7 @@ class SparkJob:
         """Run a job to its end; return what it tells there. One that is killed is run again. Raises JobError."""
         started = time.monotonic()
         settings = self.settings
-        for attempt in range(1, limits.JOB_ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             log.info(
                 f"{self.kind} started",
                 topic=self.topic,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from bridge.limits import RefillLimits
 from bridge.refill.comparison import TopicSide
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.refill.spark_job import JobError, SparkJob, SparkSettings
@@ -35,11 +36,11 @@ class Rebuilt(NamedTuple):
 class SparkRebuild:
     """Rebuilds of one topic partition; one at a time, the caller sees to that."""
 
-    def __init__(self, topic: str, index: TopicIndex, settings: SparkSettings) -> None:
+    def __init__(self, topic: str, index: TopicIndex, settings: SparkSettings, limits: RefillLimits) -> None:
         """Nothing runs before `fill`."""
         self._topic = topic
         self._index = index
-        self._job = SparkJob("rebuild", topic, settings)
+        self._job = SparkJob("rebuild", topic, settings, limits.job_attempts)
 
     def is_large(self, entries: int) -> bool:
         """Tell whether so many entries are for a job rather than for this process."""

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge import limits
 from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.limits import TopicLimits
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
@@ -24,7 +24,12 @@ class Ownership:
     """The bridge's candidacy for one topic partition."""
 
     def __init__(
-        self, connection: BrokerConnection, topic: str, advertised_url: str, metadata: Mapping[str, str]
+        self,
+        connection: BrokerConnection,
+        topic: str,
+        advertised_url: str,
+        metadata: Mapping[str, str],
+        limits: TopicLimits,
     ) -> None:
         """Nothing is sent yet. `metadata`: what proves this bridge to others, see `bridge.broker.candidates`."""
         self.topic = topic
@@ -33,6 +38,7 @@ class Ownership:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._advertised_url = advertised_url
         self._metadata = metadata
+        self._limits = limits
         self._consumer_id = connection.register(self)
         self._news = 0  # so often the broker spoke of the election
         self._gone = False  # the broker does not know the consumer any more
@@ -55,7 +61,7 @@ class Ownership:
         other candidate there is no former one, and the stats say so at once.
         """
         loop = asyncio.get_running_loop()
-        settles = loop.time() + limits.ELECTION_LASTS_S
+        settles = loop.time() + self._limits.election_lasts_s
         while not self.active.is_set():
             if self.lost.done():
                 raise BrokerError(self.lost.result())
@@ -67,7 +73,7 @@ class Ownership:
             if [each.name for each in known.all] == [self._advertised_url] and news == self._news:
                 self.active.set()
                 return
-            await self._pause(limits.STANDBY_CHECK_S if settled else limits.ELECTION_POLL_S)
+            await self._pause(self._limits.standby_check_s if settled else self._limits.election_poll_s)
 
     async def _pause(self, seconds: float) -> None:
         """Unless there is news from the broker."""

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import structlog
 
-from bridge import limits
 from bridge.answers.values import Severity
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
@@ -56,6 +55,7 @@ class PassThrough:
         self._topic = topic
         self._subscriptions = subscriptions
         self._context = context
+        self._limits = context.limits.topics
         self._give_up = give_up
         self._refused_since: float | None = None
         self._held: tuple[BrokerError, float] | None = None
@@ -111,8 +111,8 @@ class PassThrough:
 
     def _note_refused(self, error: BrokerError, now_s: float) -> None:
         since = self._refused_since = now_s if self._refused_since is None else self._refused_since
-        if now_s - since >= limits.READING_REFUSED_S:
-            self._refused_since, self._held = None, (error, now_s + limits.REFUSED_AGAIN_S)
+        if now_s - since >= self._limits.reading_refused_s:
+            self._refused_since, self._held = None, (error, now_s + self._limits.refused_again_s)
             self._give_up(f"the broker refuses readers: {error}")
 
     def hold(self) -> None:

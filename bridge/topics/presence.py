@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from bridge import limits
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.answers import TopicStats
 from bridge.broker.reader import READER_NAME_PREFIX
+from bridge.limits import TopicLimits
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import Position
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 class Presence:
     """One per tracked topic partition."""
 
-    def __init__(self, topic: str, admin: AdminClient) -> None:
+    def __init__(self, topic: str, admin: AdminClient, limits: TopicLimits) -> None:
         """Wanted, for a start."""
         self.resting = False
         """The bridge has let go, or is about to."""
@@ -32,13 +32,14 @@ class Presence:
         """Set by whoever serves it, when its owner is known; of use after it was let go."""
         self._topic = topic
         self._admin = admin
+        self._limits = limits
         self._wanted = asyncio.Event()
         self._look_at = 0.0
         self.want()
 
     def want(self) -> None:
         """Somebody is there, came or left: not to be let go for a while, and to be served again if it was."""
-        self._look_at = asyncio.get_running_loop().time() + limits.LET_GO_AFTER_S
+        self._look_at = asyncio.get_running_loop().time() + self._limits.let_go_after_s
         self._wanted.set()
 
     async def serve(self) -> None:
@@ -48,7 +49,7 @@ class Presence:
             self.served.clear()
         self.want()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limits.SERVED_WAIT_S):
+            async with asyncio.timeout(self._limits.served_wait_s):
                 if resting:
                     await self.served.wait()
 
@@ -60,7 +61,7 @@ class Presence:
         now = asyncio.get_running_loop().time()
         if now < self._look_at:
             return False
-        self._look_at = now + limits.LET_GO_AFTER_S
+        self._look_at = now + self._limits.let_go_after_s
         self._wanted.clear()
         try:
             alone = only_bridges(await self._admin.topic_stats(self._topic))
@@ -76,12 +77,12 @@ class Presence:
         while True:
             if free() and await self.let_go(None):
                 break
-            await asyncio.sleep(limits.STANDBY_CHECK_S)
+            await asyncio.sleep(self._limits.standby_check_s)
         give_up("nobody is connected to the topic")
 
     async def rest(self, names: Callable[[], Iterable[str]]) -> None:
         """Wait, when let go, until somebody wants it or is connected, or one of the subscriptions `names` is gone."""
-        while self.resting and not await self._wanted_within(limits.MAINTENANCE_INTERVAL_S):
+        while self.resting and not await self._wanted_within(self._limits.maintenance_interval_s):
             try:
                 stats = await self._admin.topic_stats(self._topic)
             except AdminError as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from bridge import limits
 from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerError
 from bridge.dispatch.admission import turn_away_unlisted
@@ -70,6 +69,7 @@ class Tenure:
         self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index, self.fail, context.limits.dispatch)
         self.durability = Durability(ownership, context, index, book, subscriptions)
         self._context = context
+        self._limits = context.limits.topics
         self._book = book
         self._subscriptions = subscriptions
         self._outlook = outlook
@@ -96,12 +96,21 @@ class Tenure:
             context.now_ms,
             self._on_stored,
             self._cannot_store,
-            SparkRebuild(topic, index, context.spark),
+            SparkRebuild(topic, index, context.spark, context.limits.refill),
             context.admin,
             passing.reading,
+            context.limits.refill,
         )
         self.rebuilds = Rebuilds(
-            topic, connection, index, context.admin, context.spark, self._gaps, context.now_ms, self.spawn
+            topic,
+            connection,
+            index,
+            context.admin,
+            context.spark,
+            self._gaps,
+            context.now_ms,
+            self.spawn,
+            context.limits.refill,
         )
         self._loader = CursorLoader(
             topic,
@@ -193,7 +202,7 @@ class Tenure:
             # While nobody was here the cursor may have been moved past the bridge.
             self.load(subscription)
             if subscription.loading is not None:
-                await asyncio.wait({subscription.loading}, timeout=limits.CURSOR_WAIT_S)
+                await asyncio.wait({subscription.loading}, timeout=self._limits.cursor_wait_s)
         return subscription
 
     def forget(self, name: str) -> None:
@@ -236,13 +245,13 @@ class Tenure:
         loop = asyncio.get_running_loop()
         polled = loop.time()
         while True:
-            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            await asyncio.sleep(self._limits.checkpoint_interval_s)
             self.durability.persist_views()
             self._outlook.sample(loop.time())
             if self.index.damage.is_any and (self._healing is None or self._healing.done()):
                 self._healing = self.spawn(self._heal())
             self.durability.checkpoint()
-            if loop.time() - polled > limits.CURSOR_POLL_S:
+            if loop.time() - polled > self._limits.cursor_poll_s:
                 polled = loop.time()
                 for subscription in self._subscriptions.values():
                     subscription.poll_cursor()
@@ -253,7 +262,7 @@ class Tenure:
             await self._gaps.heal()
             while self.index.damage.move_some():
                 self.durability.ask_for_sync()
-                await asyncio.sleep(limits.MOVE_REST_S)
+                await asyncio.sleep(self._limits.move_rest_s)
         except StoreError as error:
             self._cannot_store(error)
 
@@ -262,7 +271,7 @@ class Tenure:
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while True:
-            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            await asyncio.sleep(self._limits.checkpoint_interval_s)
             if self._context.store.failure is None:
                 await self.harvester.resume()
             if loop.time() - checked > self._intake.read_stall_s:
@@ -272,7 +281,7 @@ class Tenure:
     async def _let_go(self) -> None:
         """Once nobody is connected to the topic, nothing goes on here, and the broker's cursor says all there is."""
         while True:
-            await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+            await asyncio.sleep(self._limits.checkpoint_interval_s)
             if self._subscriptions.have_consumers or self._work or not self.durability.all_is_kept:
                 continue
             if await self._presence.let_go(self.index.harvested_position):
@@ -282,10 +291,10 @@ class Tenure:
             self._over.set_result(None)
 
     async def _maintain(self) -> None:
-        await asyncio.sleep(limits.CHECKPOINT_INTERVAL_S)
+        await asyncio.sleep(self._limits.checkpoint_interval_s)
         while True:
             await self.maintain()
-            await asyncio.sleep(limits.MAINTENANCE_INTERVAL_S)
+            await asyncio.sleep(self._limits.maintenance_interval_s)
 
     async def maintain(self) -> None:
         """Notice subscriptions deleted past the bridge, and give back what nobody needs."""

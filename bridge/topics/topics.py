@@ -8,10 +8,10 @@ from typing import Any, ParamSpec
 
 import structlog
 
-from bridge import limits
 from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.limits import TopicLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.protocol.names import TopicName
@@ -33,7 +33,7 @@ class SyncLoop:
     that is how the failure is noticed.
     """
 
-    def __init__(self, store: Store, failures: Failures, backoff: Backoff) -> None:
+    def __init__(self, store: Store, failures: Failures, backoff: Backoff, limits: TopicLimits) -> None:
         """Nothing runs before `run`. `backoff`: the pauses before the store is opened anew."""
         self.failure: str | None = None
         """Why nothing is stored at the moment; None when all is well."""
@@ -42,6 +42,7 @@ class SyncLoop:
         self._store = store
         self._failures = failures
         self._backoff = backoff
+        self._limits = limits
         self._dirty: dict[Durable, None] = {}  # a set whose order is not by chance
         self._waiting: list[asyncio.Future[bool]] = []
         self._wake = asyncio.Event()
@@ -64,11 +65,11 @@ class SyncLoop:
         now = asyncio.get_running_loop().time
         while True:
             await self._wake.wait()
-            await asyncio.sleep(limits.SYNC_INTERVAL_S)
+            await asyncio.sleep(self._limits.sync_interval_s)
             self._wake.clear()
             if await self._is_synced():
                 continue
-            if now() - self._recovered_at > limits.RECOVERY_LASTS_S:
+            if now() - self._recovered_at > self._limits.recovery_lasts_s:
                 self._backoff.reset()
             await asyncio.sleep(self._backoff.next_s())
             await self._recover()

@@ -54,7 +54,7 @@ class TrackedTopic:
             topic, self._wake, lambda: self.outlook.delays, context.limits.dispatch, context.randbits
         )
         self.outlook = Outlook(topic, self.subscriptions)
-        self.presence = Presence(topic, context.admin)
+        self.presence = Presence(topic, context.admin, context.limits.topics)
         self.passing = PassThrough(topic, self.subscriptions, context, self._give_up)
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -208,7 +208,9 @@ class TrackedTopic:
             self.passing.hold()
             connection = await context.pool.for_topic(self.topic)
             stated = context.peers.metadata(self.topic, context.advertised_url, context.web_url(), context.now_ms())
-            ownership = self._ownership = Ownership(connection, self.topic, context.advertised_url, stated)
+            ownership = self._ownership = Ownership(
+                connection, self.topic, context.advertised_url, stated, context.limits.topics
+            )
             await self._be_elected(ownership)
             self.passing.end()
             state = await context.admin.internal_stats(self.topic)

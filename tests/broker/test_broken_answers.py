@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.app import Bridge
 from tests.admin_proxy import CALLS, KINDS, AdminProxy
 from tests.bridge_process import now_ms
@@ -39,15 +38,11 @@ async def proxy(pulsar: PulsarCluster) -> AsyncIterator[AdminProxy]:
         yield started
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAINTENANCE_INTERVAL_S", 0.3)
-
-
 QUICK = {
     "broker_check_retry_s": 0.2,
     "broker_check_s": 0.1,
     "feed_retry_s": 0.1,
+    "maintenance_interval_s": 0.3,
     "refetch_retry_s": 0.1,
     "retry_backoff_s": (0.05, 0.1, 0.2),
     "stamp_timeout_s": 0.5,

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bridge import limits
 from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, ServerError
@@ -164,12 +163,9 @@ async def test_who_is_not_listed_by_the_broker_gets_nothing(bridge_here: InProce
     await honest.close()
 
 
-async def test_who_is_listed_no_more_is_closed(
-    bridge_here: InProcessFactory, monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
+async def test_who_is_listed_no_more_is_closed(bridge_here: InProcessFactory, topic: str) -> None:
     """The broker has closed the consumer, and the bridge has not noticed; the client subscribes anew."""
-    monkeypatch.setattr(limits, "MAINTENANCE_INTERVAL_S", 0.2)
-    bridge = await bridge_here()
+    bridge = await bridge_here(limits={"maintenance_interval_s": 0.2})
     gone, stays = [await raw_client(bridge.advertised_url) for _ in range(2)]
     for client in (gone, stays):
         await client.consume(topic)

@@ -19,7 +19,7 @@ from tests.helpers import wait_until, wait_until_async
 from tests.raw_client import raw_client
 from tracker import EARLIEST
 
-QUICK = {"LET_GO_AFTER_S": 0.3, "MAINTENANCE_INTERVAL_S": 0.5}
+QUICK = {"let_go_after_s": 0.3, "maintenance_interval_s": 0.5}
 LATER_MS = 1_500
 HOUR_MS = 3_600_000
 

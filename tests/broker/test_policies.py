@@ -30,7 +30,7 @@ def new_topic(pulsar: PulsarCluster) -> str:
 @pytest.fixture
 def often(private_bridge: BridgeFactory) -> BridgeProcess:
     """A bridge that looks at the broker often."""
-    return private_bridge(limits={"MAINTENANCE_INTERVAL_S": 0.5, "WARNINGS_KEPT_MS": 200})
+    return private_bridge(limits={"maintenance_interval_s": 0.5, "WARNINGS_KEPT_MS": 200})
 
 
 def policy(broker: PulsarCluster, topic: str, name: str, value: object) -> None:
@@ -107,7 +107,7 @@ def test_readers_that_are_refused_end_in_the_brokers_dispatch(
     private_bridge: BridgeFactory, clients: Clients, direct: Any, pulsar: PulsarCluster, new_topic: str
 ) -> None:
     """There is room for candidate and harvester, and none for who has to read what was there before."""
-    bridge = private_bridge(limits={"READING_REFUSED_S": 0.5})
+    bridge = private_bridge(limits={"reading_refused_s": 0.5})
     admin(pulsar, "PUT", f"{rest_path(new_topic)}/subscription/s")
     policy(pulsar, new_topic, "maxConsumersPerTopic", 3)
     publish(direct.create_producer(new_topic), ["0", "1", "2"])

@@ -81,7 +81,7 @@ async def test_files_that_are_wrong_are_not_taken_in(
     settings = SparkSettings(
         1, tmp_path / "data-0" / "rebuilds", "local[1]", (), pulsar.service_url, pulsar.web_url, None
     )
-    job = SparkJob("rebuild", topic, settings)
+    job = SparkJob("rebuild", topic, settings, 1)
     spec = RebuildSpec(
         topic=topic,
         service_url=pulsar.service_url,

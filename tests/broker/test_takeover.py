@@ -74,7 +74,7 @@ def test_a_former_owner_catches_up_behind_live_traffic(
     private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
     """It comes back with an old index: new messages do not wait until all that was published meanwhile is read."""
-    bridge = private_bridge(limits={"CHECKPOINT_INTERVAL_S": 4.0})  # by then what was left out begins to be read
+    bridge = private_bridge(limits={"checkpoint_interval_s": 4.0})  # by then what was left out begins to be read
     client = clients.connect(bridge.service_url)
     consumer = shared(client, topic)
     producer = clients.connect(pulsar.service_url).create_producer(topic, max_pending_messages=MISSED)

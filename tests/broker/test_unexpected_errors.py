@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.app import Bridge
 from bridge.dispatch.outlet import Outlet
 from bridge.dispatch.tracked_subscription import TrackedSubscription
@@ -62,12 +61,8 @@ class Broken:
         monkeypatch.setattr(owner, name, sometimes_later if inspect.iscoroutinefunction(right) else sometimes)
 
 
-@contextlib.contextmanager
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is looked at now and then is looked at often."""
-    for name, seconds in (("MAINTENANCE_INTERVAL_S", 0.5), ("CURSOR_POLL_S", 0.1)):
-        monkeypatch.setattr(limits, name, seconds)
-    yield
+QUICK = {"maintenance_interval_s": 0.5, "cursor_poll_s": 0.1, "read_stall_s": 1.0}
+"""What is looked at now and then is looked at often."""
 
 
 class Scene:
@@ -148,8 +143,8 @@ async def test_the_topic_is_served_anew(
 ) -> None:
     owner, name, trigger = PLACES[place]
     broken = Broken(monkeypatch, owner, name)
-    with quick(monkeypatch), capture_logs() as logged:
-        here = await bridge_here(limits={"read_stall_s": 1.0})
+    with capture_logs() as logged:
+        here = await bridge_here(limits=QUICK)
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)
@@ -184,7 +179,7 @@ async def test_a_consumer_that_cannot_be_taken_away_gets_nothing_more(
     """What it has in hand goes to others all the same."""
     broken = Broken(monkeypatch, TrackedSubscription, "remove_consumer")
     with capture_logs():
-        here = await bridge_here(limits={"read_stall_s": 1.0})
+        here = await bridge_here()
         scene = Scene(here, topic, clients)
         await scene.start()
         broken.left = 1
@@ -202,7 +197,7 @@ async def test_an_error_that_stays_is_told_again_and_again_with_pauses(
     """The reason stands where the topic is not served; when the error is gone, all is well."""
     broken = Broken(monkeypatch, CursorLoader, "_load_once")
     with capture_logs():
-        here = await bridge_here(limits={"read_stall_s": 1.0})
+        here = await bridge_here()
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)
@@ -238,7 +233,7 @@ async def test_what_is_read_behind_live_traffic(
     """A new subscription from the start of the topic needs what is behind."""
     broken = Broken(monkeypatch, owner, name)
     with capture_logs():
-        here = await bridge_here(limits={"read_stall_s": 1.0})
+        here = await bridge_here()
         scene = Scene(here, topic, clients)
         await scene.start()
         tracked = tracked_topic(here, topic)

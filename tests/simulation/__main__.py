@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation import small  # noqa: F401 - before all others
 from tests.simulation.scenario import Outcome, Size, live
 from tests.simulation.shrink import shrunk
 

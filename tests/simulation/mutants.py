@@ -9,7 +9,6 @@ import sys
 import time
 from typing import NamedTuple
 
-from tests.simulation import small  # noqa: F401 - before all others
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import Size, live
 

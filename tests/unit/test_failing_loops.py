@@ -13,7 +13,7 @@ from bridge.broker.readiness import Readiness
 from bridge.clock import system_randbits
 from bridge.dispatch.admission import Admission, Early
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.limits import ConnectionLimits, DispatchLimits
+from bridge.limits import ConnectionLimits, DispatchLimits, TopicLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.topics.marks import Marks
@@ -78,7 +78,7 @@ class Disk:
 @pytest.mark.parametrize("where", ["the store", "a topic", "opening anew", "who is told of that"])
 async def test_syncs_go_on(where: str) -> None:
     disk, failures, topic = Disk(), Failures(), OneTopic()
-    syncing = SyncLoop(cast(Store, disk), failures, soon())
+    syncing = SyncLoop(cast(Store, disk), failures, soon(), TopicLimits())
     if where == "the store":
         disk.sync.errors = [Boom(), Boom()]
     elif where == "a topic":

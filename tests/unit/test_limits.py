@@ -23,6 +23,8 @@ MISFITS = {
     "of another buffer": {"server_write_low_water": 4 * 1024 * 1024},
     "what a client leaves unread": {"client_unread": 5 * 1024 * 1024},
     "a reader and its reads": {"range_stall_s": 8.1},
+    "syncs and checkpoints": {"sync_interval_s": 0.5},
+    "pauses and recovery": {"retry_backoff_s": (0.1, 10.0)},
     "slices and turns": {"round_robin_batch": 301},
     "slices and permits": {"harvest_permits": 299},
     "feeds": {"feed_permits": 2_001},
@@ -58,4 +60,6 @@ def test_every_limit_is_a_number_of_something() -> None:
         for each in fields(group):
             value = getattr(group, each.name)
             assert value > 0, each.name
-            assert isinstance(value, float) == each.name.endswith("_s"), each.name
+            assert isinstance(value, float) == (each.name.endswith("_s") and not each.name.endswith("_per_s")), (
+                each.name
+            )

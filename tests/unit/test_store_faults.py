@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from bridge.clock import system_randbits
+from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.topics.topics import SyncLoop
@@ -449,7 +450,7 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
 
     monkeypatch.setattr(faulty, "probe", probe)
     topic = OneTopic(faulty)
-    syncing = SyncLoop(faulty, Failures(), Backoff(system_randbits, (0.01,)))
+    syncing = SyncLoop(faulty, Failures(), Backoff(system_randbits, (0.01,)), Limits().topics)
     syncing.on_recovered.append(topic.on_recovered)
     running = asyncio.get_running_loop().create_task(syncing.run())
     topic.write()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from bridge import limits
+from bridge.limits import Limits
 from bridge.web.request.parameters import ROOT, TOPIC
 from bridge.web.rest.overview import VERSION
 from bridge.web.rest.pending_routes import ENTRY, PENDING, SUBSCRIPTION
@@ -21,6 +22,8 @@ from bridge.web.rest.schemas import reference, schemas
 PATH = "/openapi.json"
 
 routes = web.RouteTableDef()
+LIMITS = Limits()
+"""What is told of limits: bridges have no others, but for those of tests."""
 
 
 class Parameter(NamedTuple):
@@ -207,8 +210,8 @@ OPERATIONS = (
         "GET",
         f"{TOPIC}/audit",
         "The audit under way, or the last one. What is due before `comparedFrom` is compared as far as the index has "
-        f"its time partition; `missing` and `unexpected` list at most {limits.AUDIT_LISTED_MAX:,} positions of the "
-        f"first {limits.AUDIT_BLOCKS_MAX} places that differ; 404 without one",
+        f"its time partition; `missing` and `unexpected` list at most {LIMITS.refill.audit_listed_max:,} positions of "
+        f"the first {LIMITS.refill.audit_blocks_max} places that differ; 404 without one",
         "AuditStatus",
         errors=(409,),
     ),
