@@ -38,7 +38,7 @@ class Bridge:
         self.web_port = settings.web_port
         self._stopping = False
         self.started_ms = wall_clock_ms()
-        self.actions = ActionLog(settings.data_dir)
+        self.actions = ActionLog(settings.data_dir, limits.operators)
         self.failures = Failures()
         self._core: Core | None = None
         self._store: Store | None = None

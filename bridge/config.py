@@ -6,7 +6,7 @@ import socket
 import tomllib
 from collections import ChainMap
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import platformdirs
 from pydantic import (
@@ -21,13 +21,14 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from bridge import limits
 from bridge.notation.quantities import parse_duration_ms, parse_size
 from bridge.protocol.service_url import parse_service_url
 
 ENV_PREFIX = "DELAY_BRIDGE_"
 DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+TOKEN_MIN: Final = 16
+"""Characters of a token that nobody guesses."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -153,8 +154,8 @@ class Settings(BaseSettings):
     def _cannot_be_guessed(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]*", value.get_secret_value()):
             raise ValueError("holds a blank or a character beyond ASCII")
-        if value is not None and len(value.get_secret_value()) < limits.WEB_TOKEN_MIN:
-            raise ValueError(f"has to have at least {limits.WEB_TOKEN_MIN} characters")
+        if value is not None and len(value.get_secret_value()) < TOKEN_MIN:
+            raise ValueError(f"has to have at least {TOKEN_MIN} characters")
         return value
 
     @model_validator(mode="after")

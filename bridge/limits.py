@@ -7,7 +7,6 @@ same limit, its name and default are given.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import le, lt
-from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +227,97 @@ class RefillLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorLimits:
+    """What operators ask for and do."""
+
+    steering_slice: int = 50
+    """Entries looked up on disk before others get their turn: 2 ms."""
+    steering_max: int = 1_000
+    """Entries of one request."""
+    warnings_kept_ms: int = 5_000
+    """Warnings are looked at anew after so long, when somebody asks for them."""
+    overdue_warning_ms: int = 60_000
+    """What has been due for so long, and nobody takes it, is worth a warning."""
+    lately_s: float = 300.0
+    """How late deliveries were in the last minutes."""
+    lateness_sample_s: float = 10.0
+    policies_kept_s: float = 300.0
+    """The broker is asked for its policies so seldom: they are several calls a topic partition."""
+    partition_slice: int = 100
+    """Time partitions put into an answer before the event loop gets its turn."""
+    topics_slice: int = 20
+    """Topics looked at before others get their turn."""
+    scrape_slice: int = 8
+    """Topics told to a scrape before others get their turn: a millisecond."""
+    forecast_look_entries: int = 1_000_000
+    """Time partitions with more are not looked into for bursts: on average they are one."""
+    forecast_slice: int = 1_000
+    """Keys counted before others get their turn: less than a millisecond."""
+    chart_slice: int = 20
+    """Bars added up before others get their turn."""
+    search_slice: int = 200
+    """Entries a search looks at before others get their turn: a millisecond."""
+    search_scan: int = 20_000
+    """Entries one request looks at."""
+    search_page_max: int = 1_000
+    """Entries of one page."""
+    payload_peek_bytes: int = 64 * 1024
+    """Of a payload, at most so much is shown."""
+    histogram_buckets_max: int = 10_000
+    chart_bars_max: int = 1_000
+    topics_page_max: int = 1_000
+    harvest_wait_s: float = 5.0
+    """How long an operator waits for an entry that was just published to be read."""
+    harvest_poll_s: float = 0.01
+    action_log_bytes: int = 8 * 1024 * 1024
+    """Of one file: 20,000 to 40,000 acts."""
+    action_log_files: int = 5
+    action_positions_max: int = 500
+    """Positions listed of one act; of more it tells the number."""
+    actions_page_max: int = 1_000
+    actions_scanned_max: int = 10_000
+    """Acts looked through for those that a caller may see."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, le, "actions_page_max", "actions_scanned_max")
+        _check(self, le, "search_slice", "search_scan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebLimits:
+    """Who may look and act, and for how long that is known."""
+
+    access_answer_lasts_s: float = 60.0
+    """What the broker allowed is not asked again for so long: a permission that is taken away works until then."""
+    access_refusal_lasts_s: float = 3.0
+    """A permission just given works soon."""
+    access_answers_max: int = 50_000
+    """Answers kept, of 400 bytes: 50 callers who look at 500 topics, with two for each."""
+    access_questions_at_once: int = 16
+    """Asked of the broker at the same time for all callers together."""
+    access_timeout_s: float = 5.0
+    web_sessions_max: int = 1_000
+    """Browsers that are logged in; the one that came first is logged out first."""
+    web_session_lasts_s: float = 12 * 3_600.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, lt, "access_refusal_lasts_s", "access_answer_lasts_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimits:
+    """The garbage collector."""
+
+    collect_look_s: float = 1.0
+    """How often it is looked whether anything was delivered since."""
+    collect_quiet_s: float = 60.0
+    """Full garbage collections are at least this far apart, and made when nothing is delivered."""
+    collect_at_latest_s: float = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """All of one bridge."""
 
@@ -236,6 +326,9 @@ class Limits:
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)
     refill: RefillLimits = field(default_factory=RefillLimits)
+    operators: OperatorLimits = field(default_factory=OperatorLimits)
+    web: WebLimits = field(default_factory=WebLimits)
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
     """After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
 
@@ -261,82 +354,3 @@ def _check(group: object, holds: Callable[[float, float], bool], *names: str) ->
 def _fits(holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(f"limits that do not fit each other: not {what}")
-
-
-# Not in groups yet.
-# Dispatch
-PARTITION_SLICE: Final = 100
-"""Time partitions put into an answer before the event loop gets its turn."""
-
-# Operators
-STEERING_SLICE: Final = 50
-"""Entries looked up on disk before others get their turn: 2 ms."""
-STEERING_MAX: Final = 1_000
-"""Entries of one request."""
-WARNINGS_KEPT_MS: Final = 5_000
-"""Warnings are looked at anew after so long, when somebody asks for them."""
-OVERDUE_WARNING_MS: Final = 60_000
-"""What has been due for so long, and nobody takes it, is worth a warning."""
-LATELY_S: Final = 300.0
-"""How late deliveries were in the last minutes."""
-LATENESS_SAMPLE_S: Final = 10.0
-POLICIES_KEPT_S: Final = 300.0
-"""The broker is asked for its policies so seldom: they are several calls a topic partition."""
-TOPICS_SLICE: Final = 20
-"""Topics looked at before others get their turn."""
-SCRAPE_SLICE: Final = 8
-"""Topics told to a scrape before others get their turn: a millisecond."""
-FORECAST_LOOK_ENTRIES: Final = 1_000_000
-"""Time partitions with more are not looked into for bursts: on average they are one."""
-FORECAST_SLICE: Final = 1_000
-"""Keys counted before others get their turn: less than a millisecond."""
-CHART_SLICE: Final = 20
-"""Bars added up before others get their turn."""
-SEARCH_SLICE: Final = 200
-"""Entries a search looks at before others get their turn: a millisecond."""
-SEARCH_SCAN: Final = 20_000
-"""Entries one request looks at."""
-SEARCH_PAGE_MAX: Final = 1_000
-"""Entries of one page."""
-PAYLOAD_PEEK_BYTES: Final = 64 * 1024
-"""Of a payload, at most so much is shown."""
-RENDER_SLICE: Final = 200
-"""Parts of a page rendered before others get their turn: about a millisecond."""
-HISTOGRAM_BUCKETS_MAX: Final = 10_000
-CHART_BARS_MAX: Final = 1_000
-TOPICS_PAGE_MAX: Final = 1_000
-HARVEST_WAIT_S: Final = 5.0
-"""How long an operator waits for an entry that was just published to be read."""
-HARVEST_POLL_S: Final = 0.01
-
-# Memory
-COLLECT_QUIET_S: Final = 60.0
-"""Full garbage collections are at least this far apart, and made when nothing is delivered."""
-COLLECT_AT_LATEST_S: Final = 3_600.0
-
-# Web server
-WEB_TOKEN_MIN: Final = 16
-"""Characters of a token that nobody guesses."""
-ACCESS_ANSWER_LASTS_S: Final = 60.0
-"""What the broker allowed is not asked again for so long: a permission that is taken away works until then."""
-ACCESS_REFUSAL_LASTS_S: Final = 3.0
-"""A permission just given works soon."""
-ACCESS_ANSWERS_MAX: Final = 50_000
-"""Answers kept, of 400 bytes: 50 callers who look at 500 topics, with two for each."""
-ACCESS_QUESTIONS_AT_ONCE: Final = 16
-"""Asked of the broker at the same time for all callers together."""
-ACCESS_TIMEOUT_S: Final = 5.0
-WEB_SESSIONS_MAX: Final = 1_000
-"""Browsers that are logged in; the one that came first is logged out first."""
-WEB_SESSION_LASTS_S: Final = 12 * 3_600.0
-ACTION_LOG_BYTES: Final = 8 * 1024 * 1024
-"""Of one file: 20,000 to 40,000 acts."""
-ACTION_LOG_FILES: Final = 5
-ACTION_POSITIONS_MAX: Final = 500
-"""Positions listed of one act; of more it tells the number."""
-ACTIONS_PAGE_MAX: Final = 1_000
-ACTIONS_SCANNED_MAX: Final = 10_000
-"""Acts looked through for those that a caller may see."""
-
-assert ACCESS_REFUSAL_LASTS_S < ACCESS_ANSWER_LASTS_S
-assert ACTIONS_PAGE_MAX <= ACTIONS_SCANNED_MAX

@@ -32,7 +32,7 @@ class BridgeProcess:
     """`start` may be called again after `kill` or `stop`: same ports, same data directory."""
 
     def __init__(self, broker: Broker, folder: Path, limits: dict[str, Any] | None = None, **settings: Any) -> None:
-        """`limits`: values of `bridge.limits` to change; `settings`: those of `bridge.config.Settings`."""
+        """`limits`: limits to change, by name; `settings`: those of `bridge.config.Settings`."""
         self.data_dir = folder / "data"
         self.log_file = folder / "bridge.log"
         self.port = self.web_port = 0

@@ -16,21 +16,18 @@ from typing import Any
 import structlog
 import uvloop
 
-from bridge import limits
+from bridge.app import Bridge
+from bridge.config import Settings
 from tests.changed_limits import changed
 from tracker.store.private_files import UMASK
 
 
-async def serve(settings: dict[str, Any], grouped: dict[str, Any]) -> None:
-    # Only now: some values of `limits` are defaults of arguments in other modules.
-    from bridge.app import Bridge
-    from bridge.config import Settings
-
+async def serve(settings: dict[str, Any], limits: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     threading.Thread(target=_watch_parent, args=(loop, ended), daemon=True).start()
-    bridge = Bridge(Settings(**settings), changed(**grouped))
+    bridge = Bridge(Settings(**settings), changed(**limits))
     await bridge.start()
     print(f"ready {bridge.port} {bridge.web_port}", flush=True)
     await ended.wait()
@@ -45,17 +42,11 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None
 def main() -> None:
     os.umask(UMASK)
     arguments: dict[str, Any] = json.loads(sys.argv[1])
-    for name, value in arguments["limits"].items():
-        if name.isupper():
-            assert hasattr(limits, name), name
-            setattr(limits, name, value)
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    uvloop.run(
-        serve(arguments["settings"], {name: value for name, value in arguments["limits"].items() if name.islower()})
-    )
+    uvloop.run(serve(arguments["settings"], arguments["limits"]))
 
 
 if __name__ == "__main__":

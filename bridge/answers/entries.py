@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from bridge import limits
 from bridge.answers.values import EntryState, Outcome, PositionText, Tier, Time, says
+from bridge.limits import OperatorLimits
 
 
 class Payload(TypedDict, total=False):
@@ -59,7 +59,7 @@ class Outcomes(TypedDict):
 class MessageIds(TypedDict):
     """Entries to steer."""
 
-    messageIds: Annotated[list[PositionText], Field(min_length=1, max_length=limits.STEERING_MAX)]
+    messageIds: Annotated[list[PositionText], Field(min_length=1, max_length=OperatorLimits().steering_max)]
 
 
 class _Numbered(TypedDict):

@@ -9,12 +9,11 @@ import asyncio
 import gc
 from collections.abc import Callable
 
-from bridge import limits
+from bridge.limits import MemoryLimits
 
 YOUNG_THRESHOLD = 10_000
 MIDDLE_THRESHOLD = 50
 NEVER = 1_000_000_000
-LOOK_INTERVAL_S = 1.0
 
 
 def keep_away() -> None:
@@ -24,18 +23,18 @@ def keep_away() -> None:
     gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, NEVER)
 
 
-async def collect_when_quiet(activity: Callable[[], int]) -> None:
-    """Until cancelled. `activity` counts deliveries; a second without any is quiet. Undone at the end."""
+async def collect_when_quiet(activity: Callable[[], int], limits: MemoryLimits) -> None:
+    """Until cancelled. `activity` counts deliveries; a look without any since the last is quiet. Undone at the end."""
     before = gc.get_threshold()
     keep_away()
     loop = asyncio.get_running_loop()
     collected, seen = loop.time(), activity()
     try:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(limits.collect_look_s)
             quiet, seen = activity() == seen, activity()
             since = loop.time() - collected
-            if (quiet and since > limits.COLLECT_QUIET_S) or since > limits.COLLECT_AT_LATEST_S:
+            if (quiet and since > limits.collect_quiet_s) or since > limits.collect_at_latest_s:
                 gc.collect()
                 collected = loop.time()
     finally:

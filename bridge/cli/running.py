@@ -49,7 +49,7 @@ async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> No
             return
         await starting
         beside = Tasks(partial(bridge.failures.note, Part.elsewhere, "the interpreter collects garbage as it likes"))
-        beside.spawn(collect_when_quiet(bridge.delivered))
+        beside.spawn(collect_when_quiet(bridge.delivered, bridge.limits.memory))
         if on_up is not None:
             on_up(bridge)
         await waiting

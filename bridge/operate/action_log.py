@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import structlog
 
-from bridge import answers, limits
+from bridge import answers
+from bridge.limits import OperatorLimits
 from tracker.store.durable_files import sync_folder
 
 log = structlog.get_logger(__name__)
@@ -26,11 +27,12 @@ _BLOCK_BYTES = 64 * 1024
 class ActionLog:
     """`actions.log` is appended to; when it is full it becomes `actions.log.1`, that `actions.log.2`, and so on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limits: OperatorLimits) -> None:
         """Touch nothing before the first use."""
         self.failure: str | None = None
         """Why the last act could not be noted; None when it was."""
         self._file = folder / NAME
+        self._limits = limits
         self._lock = threading.Lock()
         self._next_id: int | None = None
 
@@ -46,6 +48,7 @@ class ActionLog:
         outcomes: Mapping[str, int] | None = None,
     ) -> None:
         """Note an act, on disk when this returns. One that cannot be noted was done all the same: that is logged."""
+        most = self._limits.action_positions_max
         record: answers.Act = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "actor": actor,
@@ -53,7 +56,7 @@ class ActionLog:
             "action": action,
             "topic": topic,
             "subscription": subscription,
-            "positions": list(positions) if len(positions) <= limits.ACTION_POSITIONS_MAX else len(positions),
+            "positions": list(positions) if len(positions) <= most else len(positions),
             "outcomes": dict(outcomes or {}),
         }
         try:
@@ -91,7 +94,7 @@ class ActionLog:
             size = self._file.stat().st_size
         except FileNotFoundError:
             return
-        if size + more <= limits.ACTION_LOG_BYTES:
+        if size + more <= self._limits.action_log_bytes:
             return
         files = self._files()
         for older, newer in zip(reversed(files[1:]), reversed(files[:-1]), strict=True):
@@ -119,7 +122,7 @@ class ActionLog:
 
     def _files(self) -> list[Path]:
         """Newest first, whether they are there or not."""
-        older = (self._file.with_name(f"{NAME}.{number}") for number in range(1, limits.ACTION_LOG_FILES))
+        older = (self._file.with_name(f"{NAME}.{number}") for number in range(1, self._limits.action_log_files))
         return [self._file, *older]
 
 

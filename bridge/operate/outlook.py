@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import structlog
 
-from bridge import limits
 from bridge.broker.acknowledger import ACKNOWLEDGER_NAME
 from bridge.broker.admin import AdminClient
 from bridge.broker.answers import TopicStats
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.limits import OperatorLimits
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
 from bridge.operate.waiting import DeliveryState, RecentLateness
 from bridge.operate.warnings import OperatorWarning, Policies, ShownRate, topic_warnings
@@ -27,18 +27,19 @@ _STORAGE, _AGE = "destination_storage", "message_age"
 class Outlook:
     """One per tracked topic partition."""
 
-    def __init__(self, topic: str, subscriptions: Mapping[str, TrackedSubscription]) -> None:
+    def __init__(self, topic: str, subscriptions: Mapping[str, TrackedSubscription], limits: OperatorLimits) -> None:
         """`subscriptions` may change at any time."""
         self.harvest_lag: int | None = None
         """Entries of the topic that were not read yet, as of the last look: at least so many."""
         self._topic = topic
         self._subscriptions = subscriptions
+        self._limits = limits
         self._policies = Policies()
         self._past_before: dict[str, set[str]] = {}
         self._asked_s = -math.inf
         self._shown: dict[str, ShownRate] = {}
         self._lateness: dict[str, RecentLateness] = {}
-        self._seconds = SecondsOnDisk()
+        self._seconds = SecondsOnDisk(limits)
         self._forecasts: dict[str, Forecast] = {}
         self._warnings: list[OperatorWarning] = []
         self._looked_ms = 0
@@ -57,7 +58,7 @@ class Outlook:
             for name in [each for each in known if each not in self._subscriptions]:
                 known.pop(name)
         for name, subscription in self._subscriptions.items():
-            self._lateness.setdefault(name, RecentLateness()).note(now_s, subscription.stats)
+            self._lateness.setdefault(name, RecentLateness(self._limits)).note(now_s, subscription.stats)
             self._shown.setdefault(name, ShownRate()).note(now_s, subscription.stats.acked)
 
     def shown_rate(self, name: str) -> float:
@@ -75,7 +76,7 @@ class Outlook:
         last = await admin.last_position(self._topic)
         self.harvest_lag = None if harvested is None else _entries_between(harvested, last)
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._asked_s > limits.POLICIES_KEPT_S:
+        if now_s - self._asked_s > self._limits.policies_kept_s:
             self._asked_s = now_s
             ttl_s, quotas = await admin.message_ttl_s(self._topic), await admin.backlog_quotas(self._topic)
             storage, age = quotas.get(_STORAGE, {}), quotas.get(_AGE, {})
@@ -119,7 +120,7 @@ class Outlook:
         """What is wrong, or will be; looked at anew after a few seconds."""
         if index is None:
             return []
-        if now_ms - self._looked_ms >= limits.WARNINGS_KEPT_MS or now_ms < self._looked_ms:
+        if now_ms - self._looked_ms >= self._limits.warnings_kept_ms or now_ms < self._looked_ms:
             self._looked_ms = now_ms
             self._forecasts = {
                 name: ahead
@@ -129,14 +130,14 @@ class Outlook:
             }
             states = {name: self._delivery_state(index, view, now_ms) for name, view in index.views().items()}
             error = None if rebuild is None or rebuild.state != "failed" else rebuild.error
-            self._warnings = topic_warnings(index, self._policies, self._forecasts, now_ms, error, states)
+            self._warnings = topic_warnings(index, self._policies, self._forecasts, now_ms, self._limits, error, states)
             self._log()
         return self._warnings
 
     def _delivery_state(self, index: TopicIndex, view: SubscriptionView, now_ms: int) -> DeliveryState:
         subscription = self._subscriptions.get(view.name)
         first = index.first_waiting_ms(view)
-        lately = RecentLateness().lately(SubscriptionStats())
+        lately = RecentLateness(self._limits).lately(SubscriptionStats())
         if subscription is None:
             return DeliveryState(0 if first is None else now_ms - first, 0, False, False, lately)
         if (ready := subscription.oldest_ready_ms()) is not None:

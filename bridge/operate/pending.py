@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.answers.values import EntryState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.limits import OperatorLimits
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import entry_metadata, entry_parts
 from bridge.protocol.pulsar_pb2 import CompressionType, MessageMetadata
@@ -52,11 +53,18 @@ class Wanted:
 class Pending:
     """The pending entries of one subscription; without `subscription` nobody is connected."""
 
-    def __init__(self, index: TopicIndex, view: SubscriptionView, subscription: TrackedSubscription | None) -> None:
+    def __init__(
+        self,
+        index: TopicIndex,
+        view: SubscriptionView,
+        subscription: TrackedSubscription | None,
+        limits: OperatorLimits,
+    ) -> None:
         """Use `search`."""
         self._index = index
         self._view = view
         self._subscription = subscription
+        self._limits = limits
 
     async def search(self, wanted: Wanted, cursor: str | None, limit: int, *, payload: bool) -> answers.Pending:
         """Return at most `limit` entries in due order, after looking at a bounded number; others get their turn.
@@ -65,8 +73,9 @@ class Pending:
         """
         query, at = wanted.query(), parse_cursor(cursor)
         entries: list[answers.Entry] = []
-        for _ in range(limits.SEARCH_SCAN // limits.SEARCH_SLICE):
-            page = self._index.search.page(self._view, query, at, limit - len(entries), limits.SEARCH_SLICE)
+        at_a_time = self._limits.search_slice
+        for _ in range(self._limits.search_scan // at_a_time):
+            page = self._index.search.page(self._view, query, at, limit - len(entries), at_a_time)
             entries += [self._entry(found, payload) for found in page.found]
             at = page.cursor
             if at is None or len(entries) >= limit:
@@ -91,7 +100,7 @@ class Pending:
             "tier": "disk" if self._index.window.get(entry.key) is None else "memory",
             "state": self._state(position),
         }
-        return {**answer, **_payload(metadata, body)} if payload else answer
+        return {**answer, **_payload(metadata, body, self._limits.payload_peek_bytes)} if payload else answer
 
     def _state(self, position: tuple[int, int]) -> EntryState:
         """`ready` waits for permits, `in-flight`: a consumer has it."""
@@ -129,17 +138,17 @@ def _parts(raw: bytes) -> tuple[MessageMetadata | None, bytes]:
         return None, raw
 
 
-def _payload(metadata: MessageMetadata | None, body: bytes) -> answers.Payload:
+def _payload(metadata: MessageMetadata | None, body: bytes, most: int) -> answers.Payload:
     """The payload in base64, cut to a bound, uncompressed where the standard library can."""
     compression = CompressionType.NONE if metadata is None else metadata.compression
     if compression == CompressionType.ZLIB:
         try:
-            body = zlib.decompressobj().decompress(body, limits.PAYLOAD_PEEK_BYTES)
+            body = zlib.decompressobj().decompress(body, most)
             compression = CompressionType.NONE
         except zlib.error:
             pass
     return {
-        "payload": base64.b64encode(body[: limits.PAYLOAD_PEEK_BYTES]).decode(),
+        "payload": base64.b64encode(body[:most]).decode(),
         "payloadSize": len(body) if metadata is None else metadata.uncompressed_size or len(body),
         "compression": CompressionType.Name(compression),
         "encrypted": metadata is not None and bool(metadata.encryption_keys),

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import structlog
 
-from bridge import limits
 from bridge.answers.values import Outcome
 from bridge.broker.acknowledger import acknowledge
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.fetch import fetch_entries
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from bridge.limits import OperatorLimits
 from tracker import EARLIEST, Position, StoreError, TopicIndex
 from tracker.search import Standing
 
@@ -49,6 +49,7 @@ class Steering:
         admin: AdminClient,
         load: Callable[[str], Awaitable[TrackedSubscription | None]],
         keep: Callable[[], Awaitable[None]],
+        limits: OperatorLimits,
     ) -> None:
         """`load`: gives a subscription with its cursor as the broker has it; `keep`: has the views on disk."""
         self._topic = topic
@@ -57,6 +58,7 @@ class Steering:
         self._admin = admin
         self._load = load
         self._keep = keep
+        self._limits = limits
         self._held: dict[tuple[str, Position], asyncio.Future[None]] = {}
 
     async def cancel(self, name: str, positions: Sequence[Position]) -> dict[Position, Outcome]:
@@ -130,7 +132,7 @@ class Steering:
                 elsewhere.append(position)
             else:
                 found[position] = entry.deliver_at_ms
-            if number % limits.STEERING_SLICE == 0:
+            if number % self._limits.steering_slice == 0:
                 await asyncio.sleep(0)
         # It may exist all the same: in a gap that is being filled, or dropped after others had acked it.
         if elsewhere:
@@ -149,11 +151,11 @@ class Steering:
             return positions
         last = await self._admin.last_position(self._topic)
         wanted = max((one for one in new if one <= last), default=EARLIEST)
-        deadline = asyncio.get_running_loop().time() + limits.HARVEST_WAIT_S
+        deadline = asyncio.get_running_loop().time() + self._limits.harvest_wait_s
         while self._harvested() < wanted:
             if asyncio.get_running_loop().time() > deadline:
-                raise BrokerError(f"{wanted} was not read within {limits.HARVEST_WAIT_S:g} s")
-            await asyncio.sleep(limits.HARVEST_POLL_S)
+                raise BrokerError(f"{wanted} was not read within {self._limits.harvest_wait_s:g} s")
+            await asyncio.sleep(self._limits.harvest_poll_s)
         return [one for one in positions if one <= last]
 
     def _harvested(self) -> Position:

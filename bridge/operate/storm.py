@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from bridge import answers, limits
+from bridge import answers
+from bridge.limits import OperatorLimits
 from tracker import StoreError, SubscriptionView, TopicIndex
 from tracker.keys import key_time, successor, time_bound
 
@@ -126,8 +127,9 @@ def _seconds_in_memory(index: TopicIndex, number: int, now_ms: int) -> Iterator[
 class SecondsOnDisk:
     """What is known of the largest time partitions of an index within a day, second by second."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: OperatorLimits) -> None:
         """Nothing was looked into yet."""
+        self._limits = limits
         self.looked: dict[int, Looked] = {}
 
     async def look(self, index: TopicIndex, now_ms: int) -> None:
@@ -137,7 +139,7 @@ class SecondsOnDisk:
             known = self.looked.get(number)
             if known is None or abs(entries - known.entries) > entries / 10:
                 try:
-                    known = Looked(entries, await _seconds_of(index, number))
+                    known = Looked(entries, await _seconds_of(index, number, self._limits.forecast_slice))
                 except StoreError:
                     continue  # who delivers says what is wrong
             found[number] = known
@@ -150,16 +152,16 @@ class SecondsOnDisk:
         for page in index.table.pages_between(first, first + FORECAST_MS // index.partition_width_ms + 2):
             for slot in page.slots():
                 number, entries = page.number * len(page.counts) + slot, page.entries_in(slot)
-                if number >= first and STORM_ENTRIES <= entries <= limits.FORECAST_LOOK_ENTRIES:
+                if number >= first and STORM_ENTRIES <= entries <= self._limits.forecast_look_entries:
                     found.append((number, entries))
         return sorted(found, key=lambda each: -each[1])[:LARGEST]
 
 
-async def _seconds_of(index: TopicIndex, number: int) -> dict[int, int]:
+async def _seconds_of(index: TopicIndex, number: int, at_a_time: int) -> dict[int, int]:
     """Count a time partition's entries by second. Raises StoreError."""
     start, end = time_bound(number * index.partition_width_ms), time_bound((number + 1) * index.partition_width_ms)
     counted: Counter[int] = Counter()
-    while part := list(islice(index.reader.keys(start, end), limits.FORECAST_SLICE)):
+    while part := list(islice(index.reader.keys(start, end), at_a_time)):
         counted.update([key_time(key) // 1000 for key in part])
         start = successor(part[-1])
         await asyncio.sleep(0)

@@ -4,8 +4,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bridge import limits
 from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
+from bridge.limits import OperatorLimits
 
 LATE_SHARE = 0.01
 _WHY = {
@@ -26,8 +26,9 @@ class Lately(NamedTuple):
 class RecentLateness:
     """Of one subscription: what its counters were some minutes ago."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: OperatorLimits) -> None:
         """Nothing was noted."""
+        self._limits = limits
         self._noted: deque[tuple[float, int, Counter[Cause]]] = deque()
 
     def note(self, now_s: float, stats: SubscriptionStats) -> None:
@@ -35,9 +36,9 @@ class RecentLateness:
         noted = self._noted
         if noted and stats.lateness.count < noted[-1][1]:
             noted.clear()  # counted anew
-        if not noted or now_s - noted[-1][0] >= limits.LATENESS_SAMPLE_S:
+        if not noted or now_s - noted[-1][0] >= self._limits.lateness_sample_s:
             noted.append((now_s, stats.lateness.count, Counter(stats.too_late)))
-        while len(noted) > 1 and now_s - noted[1][0] >= limits.LATELY_S:
+        while len(noted) > 1 and now_s - noted[1][0] >= self._limits.lately_s:
             noted.popleft()
 
     def lately(self, stats: SubscriptionStats) -> Lately:
@@ -58,10 +59,10 @@ class DeliveryState(NamedTuple):
     lately: Lately
 
 
-def waiting_warnings(name: str, state: DeliveryState) -> Iterator[tuple[str, str]]:
+def waiting_warnings(name: str, state: DeliveryState, limits: OperatorLimits) -> Iterator[tuple[str, str]]:
     """Yield (code, text) of what there is to be said."""
     since = f"delayed messages of {name} have been due for up to {_length(state.overdue_ms)}"
-    if state.overdue_ms > limits.OVERDUE_WARNING_MS:
+    if state.overdue_ms > limits.overdue_warning_ms:
         if not state.consumers:
             yield "no-consumers", f"{since}: no consumer is connected"
         elif not state.takes:
@@ -72,7 +73,7 @@ def waiting_warnings(name: str, state: DeliveryState) -> Iterator[tuple[str, str
     total = sum(too_late.values())
     if total and total > LATE_SHARE * deliveries:
         most = max(too_late, key=lambda cause: too_late[cause])
-        text = f"{total:,} of {deliveries:,} deliveries of {name} in the last {limits.LATELY_S / 60:.0f} minutes"
+        text = f"{total:,} of {deliveries:,} deliveries of {name} in the last {limits.lately_s / 60:.0f} minutes"
         yield "late", f"{text} were more than a second late, mostly {_WHY[most]}"
 
 

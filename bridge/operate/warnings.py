@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bridge import answers
 from bridge.answers.values import Severity
+from bridge.limits import OperatorLimits
 from bridge.operate.storm import Forecast
 from bridge.operate.waiting import DeliveryState, waiting_warnings
 from tracker import TopicIndex
@@ -80,12 +81,13 @@ def topic_warnings(
     policies: Policies,
     forecasts: Mapping[str, Forecast],
     now_ms: int,
+    limits: OperatorLimits,
     rebuild_error: str | None,
     states: Mapping[str, DeliveryState] | None = None,
 ) -> list[OperatorWarning]:
     """Return what is wrong, or will be, with one topic partition."""
     found = [*_policy_warnings(index, policies, now_ms)]
-    found += _subscription_warnings(index, policies, forecasts, states or {})
+    found += _subscription_warnings(index, policies, forecasts, limits, states or {})
     if index.damage.ranges:
         text = f"{len(index.damage.ranges)} time partitions on disk are damaged, they are read again from the broker"
         found.append(OperatorWarning(Severity.critical, "damaged", text))
@@ -116,7 +118,11 @@ def _policy_warnings(index: TopicIndex, policies: Policies, now_ms: int) -> Iter
 
 
 def _subscription_warnings(
-    index: TopicIndex, policies: Policies, forecasts: Mapping[str, Forecast], states: Mapping[str, DeliveryState]
+    index: TopicIndex,
+    policies: Policies,
+    forecasts: Mapping[str, Forecast],
+    limits: OperatorLimits,
+    states: Mapping[str, DeliveryState],
 ) -> Iterator[OperatorWarning]:
     for name, view in index.views().items():
         if unbridged := policies.unbridged.get(name):
@@ -136,5 +142,5 @@ def _subscription_warnings(
         if ahead is not None and ahead.warning is not None:
             yield OperatorWarning(Severity.warning, "storm", f"{name}: {ahead.warning}", name)
         if name in states:
-            for code, text in waiting_warnings(name, states[name]):
+            for code, text in waiting_warnings(name, states[name], limits):
                 yield OperatorWarning(Severity.warning, code, text, name)

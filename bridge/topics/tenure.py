@@ -126,7 +126,15 @@ class Tenure:
             self._cannot_store,
             self.pump.wake,
         )
-        self.steering = Steering(topic, connection, index, context.admin, self._load_for_operator, self._keep_views)
+        self.steering = Steering(
+            topic,
+            connection,
+            index,
+            context.admin,
+            self._load_for_operator,
+            self._keep_views,
+            context.limits.operators,
+        )
 
     # -- life cycle
 

@@ -53,7 +53,7 @@ class TrackedTopic:
         self.subscriptions = Subscriptions(
             topic, self._wake, lambda: self.outlook.delays, context.limits.dispatch, context.randbits
         )
-        self.outlook = Outlook(topic, self.subscriptions)
+        self.outlook = Outlook(topic, self.subscriptions, context.limits.operators)
         self.presence = Presence(topic, context.admin, context.limits.topics)
         self.passing = PassThrough(topic, self.subscriptions, context, self._give_up)
         self._context = context

@@ -35,7 +35,7 @@ def build_web_app(bridge: Served) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
     app = web.Application(middlewares=[tell_failures, refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    app[ACCESS] = AccessControl(bridge.settings)
+    app[ACCESS] = AccessControl(bridge.settings, bridge.limits.web)
     app[ACTIONS] = bridge.actions
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_prepare_pages)

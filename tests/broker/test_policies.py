@@ -30,7 +30,7 @@ def new_topic(pulsar: PulsarCluster) -> str:
 @pytest.fixture
 def often(private_bridge: BridgeFactory) -> BridgeProcess:
     """A bridge that looks at the broker often."""
-    return private_bridge(limits={"maintenance_interval_s": 0.5, "WARNINGS_KEPT_MS": 200})
+    return private_bridge(limits={"maintenance_interval_s": 0.5, "warnings_kept_ms": 200})
 
 
 def policy(broker: PulsarCluster, topic: str, name: str, value: object) -> None:

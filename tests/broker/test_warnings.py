@@ -27,7 +27,7 @@ def namespace(pulsar: PulsarCluster) -> str:
 @pytest.fixture
 def bridge(private_bridge: BridgeFactory) -> BridgeProcess:
     """It looks at the broker often."""
-    quick = {"maintenance_interval_s": 1.0, "POLICIES_KEPT_S": 1.0, "WARNINGS_KEPT_MS": 200, "OVERDUE_WARNING_MS": 500}
+    quick = {"maintenance_interval_s": 1.0, "policies_kept_s": 1.0, "warnings_kept_ms": 200, "overdue_warning_ms": 500}
     return private_bridge(limits=quick)
 
 

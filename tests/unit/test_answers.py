@@ -10,6 +10,7 @@ import pytest
 
 from bridge.answers.values import Engine, Severity, Trigger
 from bridge.dispatch.subscription_stats import SubscriptionStats
+from bridge.limits import Limits
 from bridge.operate.action_log import ActionLog
 from bridge.operate.pending import Pending, Wanted
 from bridge.operate.storm import Forecast
@@ -89,7 +90,7 @@ def as_json(answer: object) -> Any:
 
 async def test_topics(index: TopicIndex) -> None:
     several = [topic(index), topic(None), topic(index, is_known=False, role="standby", owner_web_url="http://b:8081")]
-    rows = as_json(await topic_rows(several, "ORDERS", "entries"))
+    rows = as_json(await topic_rows(several, "ORDERS", "entries", 1))
     assert_described("GET", f"{ROOT}/topics", 200, rows)
     assert [row["entries"] for row in rows] == [4, None, None]
     for each in several:
@@ -109,6 +110,7 @@ async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
         clock_offset_s=-2.5,
         exposed=None,
         actions=SimpleNamespace(failure=None),
+        limits=Limits(),
     )
     found = await overview_answer(bridge, [topic(index), topic(None), topic(index)], NOW)
     assert_described("GET", f"{ROOT}/overview", 200, as_json(found))
@@ -119,14 +121,16 @@ async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
 
 async def test_time_partitions(index: TopicIndex) -> None:
     for each in (topic(index), topic(None)):
-        table = json.loads((await partition_table(each, NOW)).text)
+        table = json.loads((await partition_table(each, NOW, 1)).text)
         assert_described("GET", f"{PATH}/partitions", 200, table)
         assert sum(one["entries"] for one in table["partitions"]) == (4 if each.index else 0)
 
 
 @pytest.mark.parametrize("payload", [False, True])
 async def test_pending_entries(index: TopicIndex, payload: bool) -> None:
-    found = as_json(await Pending(index, index.view("left"), None).search(Wanted(), None, 10, payload=payload))
+    found = as_json(
+        await Pending(index, index.view("left"), None, Limits().operators).search(Wanted(), None, 10, payload=payload)
+    )
     assert_described("GET", f"{PATH}/subscription/left/pending", 200, found)
     assert [each["key"] for each in found["entries"]].count("k") == 3
     assert ["payload" in each for each in found["entries"]] == [payload] * 4
@@ -159,7 +163,7 @@ def test_audits(finished: int | None) -> None:
 
 
 async def test_acts(tmp_path: Path) -> None:
-    log = ActionLog(tmp_path)
+    log = ActionLog(tmp_path, Limits().operators)
     await log.note("ops", "10.0.0.1", "cancel", TOPIC, subscription="s", positions=["1:2"], outcomes={"cancelled": 1})
     await log.note("ops", "10.0.0.1", "log-in", None)
     assert_described("GET", f"{ROOT}/actions", 200, await log.latest(10))

@@ -14,7 +14,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates, Peers
 from bridge.ledgers.internal_stats import LedgerState
-from bridge.limits import ConnectionLimits
+from bridge.limits import ConnectionLimits, OperatorLimits
 from bridge.operate.outlook import Outlook
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import AckSet, Position, parse_ranges
@@ -255,7 +255,7 @@ async def test_the_outlook_takes_any_quota(monkeypatch: pytest.MonkeyPatch) -> N
             return text if "backlogQuotaMap" in path else json.dumps(STATS)
 
         monkeypatch.setattr(admin, "_call_text", answer)
-        stats = await Outlook(TOPIC, {}).ask_broker(admin, None)
+        stats = await Outlook(TOPIC, {}, OperatorLimits()).ask_broker(admin, None)
         assert stats.publishers == 1, what
     await admin.close()
 

@@ -4,17 +4,13 @@ import asyncio
 import contextlib
 import gc
 
-import pytest
-
-from bridge import limits
 from bridge.cli import garbage
+from bridge.limits import MemoryLimits
 from tests.helpers import wait_until_async
 
 
-async def test_full_collections_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_collections_wait_for_quiet() -> None:
     """None while something is delivered, one soon after; everything is as before in the end."""
-    monkeypatch.setattr(limits, "COLLECT_QUIET_S", 0.0)
-    monkeypatch.setattr(garbage, "LOOK_INTERVAL_S", 0.01)
     before = gc.get_threshold()
     full = 0
     delivered = 0
@@ -30,7 +26,9 @@ async def test_full_collections_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) 
         return delivered
 
     gc.callbacks.append(note)
-    task = asyncio.create_task(garbage.collect_when_quiet(activity))
+    task = asyncio.create_task(
+        garbage.collect_when_quiet(activity, MemoryLimits(collect_look_s=0.01, collect_quiet_s=0.0))
+    )
     try:
         await wait_until_async(lambda: delivered > 20, "twenty busy looks")
         assert gc.get_threshold()[2] == garbage.NEVER

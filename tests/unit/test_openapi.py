@@ -8,7 +8,6 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from openapi_spec_validator import validate
 
-from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.limits import Limits
@@ -81,7 +80,7 @@ def test_schemas_say_what_types_say() -> None:
     assert schemas()["Engine"]["enum"] == ["auto", "spark", "in-process"]
     assert schemas()["Topics"] == {"type": "array", "items": reference("TopicRow")}
     listed = schemas()["MessageIds"]["properties"]["messageIds"]
-    assert (listed["minItems"], listed["maxItems"]) == (1, limits.STEERING_MAX)
+    assert (listed["minItems"], listed["maxItems"]) == (1, Limits().operators.steering_max)
 
 
 def test_operations_have_names_of_their_own() -> None:

@@ -9,11 +9,12 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bridge import limits
+from bridge.limits import WebLimits
 from bridge.protocol.names import TopicName
 from bridge.web.access.pulsar_permissions import BrokerSilent, PulsarPermissions
 from bridge.web.access.secret_hash import secret_hash
 
+LIMITS = WebLimits()
 TOPIC = TopicName.parse("persistent://acme/orders/a b")
 VERSION = "/admin/v2/brokers/version"
 NAMESPACE = "/admin/v2/namespaces/acme/orders/permissions"
@@ -86,7 +87,7 @@ async def clock() -> Clock:
 
 @pytest_asyncio.fixture
 async def permissions(servers: list[TestServer], broker: Broker, clock: Clock) -> AsyncIterator[PulsarPermissions]:
-    made = PulsarPermissions(await started(servers, broker), clock)
+    made = PulsarPermissions(await started(servers, broker), clock, LIMITS)
     yield made
     await made.close()
 
@@ -100,10 +101,10 @@ async def test_answers_are_kept_for_a_while(permissions: PulsarPermissions, brok
     assert broker.asked["t " + SUBSCRIPTIONS] == broker.asked["t " + NAMESPACE] == 1
     # What was refused is asked again soon, what was allowed later.
     broker.allowed = {("t", NAMESPACE): 200}
-    clock.now = limits.ACCESS_REFUSAL_LASTS_S
+    clock.now = LIMITS.access_refusal_lasts_s
     assert await permissions.may_steer("t", TOPIC)
     assert await permissions.accepts("t")
-    clock.now = limits.ACCESS_ANSWER_LASTS_S
+    clock.now = LIMITS.access_answer_lasts_s
     assert not await permissions.accepts("t")
     assert broker.count(VERSION) == 2 + 2, "of the caller, and with no token"
 
@@ -116,10 +117,10 @@ async def test_lists_need_not_ask_again(permissions: PulsarPermissions, broker: 
     assert not await permissions.may_see("u", TOPIC)
     assert permissions.remembers_seeing(mine, str(TOPIC)) is True
     assert permissions.remembers_seeing(others, str(TOPIC)) is False
-    clock.now = limits.ACCESS_REFUSAL_LASTS_S
+    clock.now = LIMITS.access_refusal_lasts_s
     assert permissions.remembers_seeing(mine, str(TOPIC)) is True
     assert permissions.remembers_seeing(others, str(TOPIC)) is None
-    clock.now = limits.ACCESS_ANSWER_LASTS_S
+    clock.now = LIMITS.access_answer_lasts_s
     assert permissions.remembers_seeing(mine, str(TOPIC)) is None
 
 
@@ -131,10 +132,8 @@ async def test_answers_are_of_one_token_only(permissions: PulsarPermissions, bro
     assert not await permissions.is_super_user("t")
 
 
-async def test_not_more_answers_are_kept_than_so_many(
-    permissions: PulsarPermissions, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "ACCESS_ANSWERS_MAX", 10)
+async def test_not_more_answers_are_kept_than_so_many(servers: list[TestServer], broker: Broker, clock: Clock) -> None:
+    permissions = PulsarPermissions(await started(servers, broker), clock, WebLimits(access_answers_max=10))
     broker.allowed = {("t0", NAMESPACE): 200}
     for number in range(30):
         await permissions.may_steer(f"t{number}", TOPIC)
@@ -142,12 +141,13 @@ async def test_not_more_answers_are_kept_than_so_many(
     assert len(permissions._answers) == 10
     assert broker.asked["t0 " + NAMESPACE] == 1, "used last, so kept"
     assert all(b"t0" not in key for key, _ in permissions._answers)
+    await permissions.close()
 
 
 async def test_not_more_is_asked_at_once_than_so_much(permissions: PulsarPermissions, broker: Broker) -> None:
     topics = [TopicName.parse(f"acme/orders/{number}") for number in range(200)]
     await asyncio.gather(*(permissions.may_see("t", topic) for topic in topics))
-    assert 1 < broker.most_at_once <= limits.ACCESS_QUESTIONS_AT_ONCE
+    assert 1 < broker.most_at_once <= LIMITS.access_questions_at_once
 
 
 async def test_the_token_goes_with_a_redirect(
@@ -183,13 +183,13 @@ async def test_a_broker_that_takes_any_token_vouches_for_nobody(
     broker.allowed = {("t", VERSION): 200}
     assert await permissions.accepts("t")
     broker.takes_any_token = True
-    clock.now = limits.ACCESS_ANSWER_LASTS_S
+    clock.now = LIMITS.access_answer_lasts_s
     with pytest.raises(BrokerSilent):
         await permissions.accepts("t")
 
 
 async def test_a_broker_that_is_not_there(clock: Clock) -> None:
-    permissions = PulsarPermissions("http://127.0.0.1:1", clock)
+    permissions = PulsarPermissions("http://127.0.0.1:1", clock, LIMITS)
     with pytest.raises(BrokerSilent, match="cannot ask the broker"):
         await permissions.may_see("t", TOPIC)
     await permissions.close()

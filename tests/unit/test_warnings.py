@@ -7,6 +7,7 @@ import pytest
 
 from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
+from bridge.limits import OperatorLimits
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
 from bridge.operate.waiting import DeliveryState, Lately, RecentLateness, waiting_warnings
 from bridge.operate.warnings import (
@@ -20,6 +21,7 @@ from tracker import NewEntry, Position, Store, TopicIndex
 
 WIDTH_MS = 60_000
 NOW = 1_800_000_000_000
+LIMITS = OperatorLimits()
 
 
 @pytest.fixture
@@ -41,14 +43,14 @@ def add(index: TopicIndex, dues: list[int]) -> None:
 
 
 def codes(index: TopicIndex, policies: Policies, forecasts: dict[str, Forecast] | None = None) -> list[str]:
-    return [each.code for each in topic_warnings(index, policies, forecasts or {}, NOW, None)]
+    return [each.code for each in topic_warnings(index, policies, forecasts or {}, NOW, LIMITS, None)]
 
 
 def test_messages_that_expire_before_they_are_due(index: TopicIndex) -> None:
     assert codes(index, Policies(message_ttl_s=60)) == []
     add(index, [7_200_000])
     assert codes(index, Policies(message_ttl_s=3 * 3_600)) == []
-    (warned,) = topic_warnings(index, Policies(message_ttl_s=3_600), {}, NOW, None)
+    (warned,) = topic_warnings(index, Policies(message_ttl_s=3_600), {}, NOW, LIMITS, None)
     assert (warned.code, warned.severity) == ("message-ttl", Severity.critical)
     assert "7200 s" in warned.text
     assert "3600 s" in warned.text
@@ -67,7 +69,9 @@ def test_a_backlog_near_its_quota(index: TopicIndex) -> None:
 
 
 def test_consumers_past_the_bridge_and_pinned_bytes(index: TopicIndex) -> None:
-    found = topic_warnings(index, Policies(unbridged={"s": ("worker-1", "worker-2"), "other": ()}), {}, NOW, None)
+    found = topic_warnings(
+        index, Policies(unbridged={"s": ("worker-1", "worker-2"), "other": ()}), {}, NOW, LIMITS, None
+    )
     assert [(each.code, each.subscription) for each in found] == [("unbridged-consumers", "s")]
     assert "worker-1, worker-2" in found[0].text
     assert codes(index, Policies(pinned_bytes={"s": PINNED_BYTES_WARNING + 1})) == ["pinned-bytes"]
@@ -88,7 +92,7 @@ def test_ack_holes_near_the_cliff(index: TopicIndex) -> None:
 
 
 def test_a_failed_rebuild(index: TopicIndex) -> None:
-    (warned,) = topic_warnings(index, Policies(), {}, NOW, "no broker")
+    (warned,) = topic_warnings(index, Policies(), {}, NOW, LIMITS, "no broker")
     assert (warned.code, warned.text) == ("rebuild-failed", "the last rebuild failed: no broker")
 
 
@@ -120,7 +124,7 @@ def test_a_storm_is_told_when_nobody_knows_what_consumers_take(index: TopicIndex
     found = forecast(index, index.view("s"), NOW, 0.0)
     assert found is not None
     assert found.catch_up_s is None
-    (warned,) = topic_warnings(index, Policies(), {"s": found}, NOW, None)
+    (warned,) = topic_warnings(index, Policies(), {"s": found}, NOW, LIMITS, None)
     assert (warned.code, warned.subscription) == ("storm", "s")
     assert "1,167 messages a second come due" in warned.text
     assert "not known" in warned.text
@@ -130,7 +134,7 @@ async def test_a_burst_within_a_time_partition_on_disk_is_seen(index: TopicIndex
     """On average it is 33 a second."""
     burst = 10 * WIDTH_MS + 7_000
     add(index, [burst + number % 1000 for number in range(2_000)] + [20 * WIDTH_MS] * 10)
-    seconds = SecondsOnDisk()
+    seconds = SecondsOnDisk(LIMITS)
     await seconds.look(index, NOW)
     found = forecast(index, index.view("s"), NOW, 10.0, seconds.looked)
     assert found is not None
@@ -159,7 +163,7 @@ QUIET = Lately(0, {})
 
 
 def told(state: DeliveryState) -> dict[str, str]:
-    return dict(waiting_warnings("s", state))
+    return dict(waiting_warnings("s", state, LIMITS))
 
 
 def test_what_nobody_takes_is_told() -> None:
@@ -173,7 +177,7 @@ def test_what_nobody_takes_is_told() -> None:
 
 
 def test_lateness_of_the_last_minutes_is_told_with_its_cause() -> None:
-    stats, recent = SubscriptionStats(), RecentLateness()
+    stats, recent = SubscriptionStats(), RecentLateness(LIMITS)
 
     def deliver(count: int, cause: Cause | None) -> None:
         stats.first_delivery([0] * count, 0)

@@ -12,10 +12,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 from yarl import URL
 
-from bridge import limits
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.limits import Limits
+from bridge.limits import Limits, WebLimits
 from bridge.net.failures import Part
 from bridge.web.access.callers import role_in
 from bridge.web.access.control import ALWAYS_OPEN, actor_of
@@ -274,16 +273,15 @@ async def test_acts_are_told_page_by_page(connect: Connect) -> None:
         assert await answer.json() == []
 
 
-def test_sessions_end_and_are_not_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WEB_SESSIONS_MAX", 3)
-    now = 0.0
-    sessions = Sessions(lambda: now)
+def test_sessions_end_and_are_not_more_than_so_many() -> None:
+    limits, now = WebLimits(web_sessions_max=3), 0.0
+    sessions = Sessions(lambda: now, limits)
     ids = [sessions.open(f"token {number}") for number in range(4)]
     assert len(set(ids)) == 4
     assert [sessions.token(one) for one in ids] == [None, "token 1", "token 2", "token 3"]
     sessions.close(ids[1])
     assert sessions.token(ids[1]) is None
-    now = limits.WEB_SESSION_LASTS_S
+    now = limits.web_session_lasts_s
     assert sessions.token(ids[3]) is None
     sessions.open("later")
     assert len(sessions) == 1

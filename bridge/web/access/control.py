@@ -17,6 +17,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from bridge.config import Settings
+from bridge.limits import WebLimits
 from bridge.net.tasks import all_of
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
@@ -49,11 +50,11 @@ class Permission(StrEnum):
 class AccessControl:
     """The rules of one bridge, and the browsers that are logged in."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, limits: WebLimits) -> None:
         """Nothing is asked yet."""
         self.mode = settings.access
-        self.sessions = Sessions(time.monotonic)
-        self._permissions = PulsarPermissions(settings.broker_web_url, time.monotonic)
+        self.sessions = Sessions(time.monotonic, limits)
+        self._permissions = PulsarPermissions(settings.broker_web_url, time.monotonic, limits)
         tokens = TokenRules(_secret(settings.web_token), _secret(settings.web_read_token))
         self._rules: Rules = Unrestricted()
         if self.mode == "token":

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import aiohttp
 from yarl import URL
 
-from bridge import limits
 from bridge.broker.connection import describe
+from bridge.limits import WebLimits
 from bridge.net.redirects import RedirectedTooOften, request_with_redirects
 from bridge.protocol.names import TopicName
 from bridge.web.access.secret_hash import secret_hash
@@ -32,13 +32,14 @@ class BrokerSilent(Exception):
 class PulsarPermissions:
     """Answers are kept for a while, under a hash of the token and the question."""
 
-    def __init__(self, web_url: str, clock: Callable[[], float]) -> None:
+    def __init__(self, web_url: str, clock: Callable[[], float], limits: WebLimits) -> None:
         """`clock` counts seconds. Nothing is opened before the first question."""
         self._web_url = web_url.rstrip("/")
         self._clock = clock
+        self._limits = limits
         self._answers: OrderedDict[tuple[bytes, str], tuple[bool, float]] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
-        self._at_once = asyncio.Semaphore(limits.ACCESS_QUESTIONS_AT_ONCE)
+        self._at_once = asyncio.Semaphore(limits.access_questions_at_once)
         self._checks_until = 0.0
 
     async def close(self) -> None:
@@ -85,7 +86,7 @@ class PulsarPermissions:
             return
         if await self._ask(f"no-token-{secrets.token_hex(8)}", "brokers/version"):
             raise BrokerSilent("the broker takes any token for valid: access 'pulsar' needs one that checks them")
-        self._checks_until = self._clock() + limits.ACCESS_ANSWER_LASTS_S
+        self._checks_until = self._clock() + self._limits.access_answer_lasts_s
 
     async def _allowed(self, token: str, path: str) -> bool:
         key = secret_hash(token), path
@@ -99,15 +100,15 @@ class PulsarPermissions:
         return answer
 
     def _keep(self, key: tuple[bytes, str], answer: bool) -> None:
-        lasts_s = limits.ACCESS_ANSWER_LASTS_S if answer else limits.ACCESS_REFUSAL_LASTS_S
+        lasts_s = self._limits.access_answer_lasts_s if answer else self._limits.access_refusal_lasts_s
         self._answers[key] = answer, self._clock() + lasts_s
         self._answers.move_to_end(key)
-        while len(self._answers) > limits.ACCESS_ANSWERS_MAX:
+        while len(self._answers) > self._limits.access_answers_max:
             self._answers.popitem(last=False)
 
     async def _ask(self, token: str, path: str) -> bool:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=limits.ACCESS_TIMEOUT_S)
+            timeout = aiohttp.ClientTimeout(total=self._limits.access_timeout_s)
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         url = URL(f"{self._web_url}/admin/v2/{path}", encoded=True)
         headers = {"Authorization": f"Bearer {token}"}

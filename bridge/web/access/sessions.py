@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bridge import limits
+from bridge.limits import WebLimits
 from bridge.web.access.secret_hash import secret_hash
 
 
@@ -20,10 +20,16 @@ class Session(NamedTuple):
 class Sessions:
     """Bounded in number and time; gone when the bridge ends."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], limits: WebLimits) -> None:
         """`clock` counts seconds."""
         self._clock = clock
+        self._limits = limits
         self._known: dict[bytes, Session] = {}
+
+    @property
+    def last_s(self) -> float:
+        """How long a browser stays logged in."""
+        return self._limits.web_session_lasts_s
 
     def __len__(self) -> int:
         """Return how many are logged in."""
@@ -34,9 +40,9 @@ class Sessions:
         session_id = secrets.token_urlsafe(32)
         now = self._clock()
         self._known = {key: one for key, one in self._known.items() if one.until > now}
-        while len(self._known) >= limits.WEB_SESSIONS_MAX:
+        while len(self._known) >= self._limits.web_sessions_max:
             del self._known[next(iter(self._known))]
-        self._known[secret_hash(session_id)] = Session(token, now + limits.WEB_SESSION_LASTS_S)
+        self._known[secret_hash(session_id)] = Session(token, now + self._limits.web_session_lasts_s)
         return session_id
 
     def token(self, session_id: str) -> str | None:

@@ -7,7 +7,6 @@ import shutil
 from functools import lru_cache
 from itertools import accumulate
 
-from bridge import limits
 from bridge.clock import wall_clock_ms
 from bridge.dispatch.dispatcher import Again
 from bridge.dispatch.subscription_stats import LATENESS_BOUNDS_MS, Cause, Lateness
@@ -107,7 +106,7 @@ async def exposition(bridge: Served, cluster: str) -> bytes:
     topics = [] if bridge.topics is None else bridge.topics.all()
     for number, topic in enumerate(topics, 1):
         _topic_samples(told, topic, cluster)
-        if number % limits.SCRAPE_SLICE == 0:
+        if number % bridge.limits.operators.scrape_slice == 0:
             await asyncio.sleep(0)
     return await asyncio.to_thread(told.text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from bridge import limits
 from bridge.web.access.control import ACCESS, CHALLENGE, cookie_name
 from bridge.web.pages.rendering import page
 
@@ -45,7 +44,7 @@ async def log_in(request: web.Request) -> web.Response:
         done.set_cookie(
             cookie_name(request),
             access.sessions.open(token),
-            max_age=round(limits.WEB_SESSION_LASTS_S),
+            max_age=round(access.sessions.last_s),
             httponly=True,
             samesite="Strict",
             secure=_is_https(request),

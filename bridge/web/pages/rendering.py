@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bridge import limits
 from bridge.web.pages.display import FILTERS
 
 ENVIRONMENT = Environment(
@@ -23,6 +22,9 @@ ENVIRONMENT = Environment(
 
 ENVIRONMENT.filters.update(FILTERS)
 
+RENDER_SLICE: Final = 200
+"""Parts of a page rendered before others get their turn: about a millisecond."""
+
 
 def load_templates() -> None:
     """Read and compile every template: files are not touched on the event loop later."""
@@ -35,7 +37,7 @@ async def large_page(template: str, status: int = 200, **values: Any) -> web.Res
     parts: list[str] = []
     for part in ENVIRONMENT.get_template(template).generate(**values):
         parts.append(part)
-        if len(parts) % limits.RENDER_SLICE == 0:
+        if len(parts) % RENDER_SLICE == 0:
             await asyncio.sleep(0)
     return web.Response(text="".join(parts), status=status, content_type="text/html")
 

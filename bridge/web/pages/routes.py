@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.clock import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.control import ACCESS, CALLER, Permission, may, visible_topics
@@ -16,7 +16,7 @@ from bridge.web.pages.rendering import large_page, load_templates, page
 from bridge.web.pages.status_page import status_values
 from bridge.web.pages.topic_page import topic_values
 from bridge.web.request.parameters import topic_name
-from bridge.web.request.served import BRIDGE
+from bridge.web.request.served import BRIDGE, limits_of
 from bridge.web.rest.action_routes import ACTIONS
 from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import topic_rows
@@ -41,7 +41,9 @@ async def overview_page(request: web.Request) -> web.Response:
     query = topics_query(request.query)
     topics = await visible_topics(request)
     overview = await overview_answer(request.app[BRIDGE], topics, now_ms)
-    rows = await topic_rows(topics, query.filter, query.sort, descending=query.order == "desc")
+    rows = await topic_rows(
+        topics, query.filter, query.sort, limits_of(request).topics_slice, descending=query.order == "desc"
+    )
     shown = rows[query.offset : query.offset + query.limit]
     values = overview_values(overview, shown, len(rows), query, now_ms)
     return await large_page("overview.html", actor=_actor(request), **values)
@@ -86,7 +88,7 @@ async def _actions(request: web.Request, topic: str) -> tuple[list[answers.Actio
     """The latest acts on a topic among the latest of all, and why some may be missing."""
     acts = request.app[ACTIONS]
     try:
-        latest = await acts.latest(limits.ACTIONS_PAGE_MAX)
+        latest = await acts.latest(limits_of(request).actions_page_max)
     except OSError as error:
         return [], f"The log of acts cannot be read: {error.strerror or error}"
     return [each for each in latest if each["topic"] == topic][:ACTIONS_SHOWN], acts.failure

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
+from bridge.limits import Limits, OperatorLimits
 from bridge.net.failures import Failures
 from bridge.operate.action_log import ActionLog
 from bridge.topics.topics import Topics
@@ -19,6 +20,10 @@ class Served(Protocol):
     @property
     def settings(self) -> Settings:
         """How it was started."""
+
+    @property
+    def limits(self) -> Limits:
+        """What holds for it."""
 
     @property
     def web_port(self) -> int:
@@ -67,3 +72,8 @@ class Served(Protocol):
 
 BRIDGE: web.AppKey[Served] = web.AppKey("bridge")
 """The running bridge, in every application of its web server."""
+
+
+def limits_of(request: web.Request) -> OperatorLimits:
+    """What operators may ask for at once."""
+    return request.app[BRIDGE].limits.operators

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.operate.action_log import ActionLog
 from bridge.web.access.control import CALLER, Permission, require, visible_names
 from bridge.web.request.parameters import ROOT, number_in, refused
+from bridge.web.request.served import limits_of
 from bridge.web.rest.answering import Answer
 
 routes = web.RouteTableDef()
@@ -43,13 +44,13 @@ async def note_action(
 @routes.get(f"{ROOT}/actions")
 async def actions(request: web.Request) -> Answer[list[answers.Action]]:
     """List the last acts, newest first, on topics that the caller may steer."""
-    limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.ACTIONS_PAGE_MAX)
+    limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits_of(request).actions_page_max)
     before = number_in(request, "before", 0, 1, MAX_ID) or None
     if request[CALLER].rules.sees_all:
         await require(request, Permission.STEER)
     found: list[answers.Action] = []
     scanned = 0
-    while len(found) < limit and scanned < limits.ACTIONS_SCANNED_MAX:
+    while len(found) < limit and scanned < limits_of(request).actions_scanned_max:
         part = await _read(request, limit, before)
         found += await _of_the_callers(request, part)
         scanned += len(part)

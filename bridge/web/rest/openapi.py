@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from bridge import limits
 from bridge.limits import Limits
 from bridge.web.request.parameters import ROOT, TOPIC
 from bridge.web.rest.overview import VERSION
@@ -22,7 +21,7 @@ from bridge.web.rest.schemas import reference, schemas
 PATH = "/openapi.json"
 
 routes = web.RouteTableDef()
-LIMITS = Limits()
+LIMITS, REFILL = Limits().operators, Limits().refill
 """What is told of limits: bridges have no others, but for those of tests."""
 
 
@@ -78,7 +77,7 @@ OPERATIONS = (
             Parameter("sort", "`topic`, `role`, `entries`, `storageSize`, `pending`, `earliestDeliverAt`, …"),
             Parameter("order", "`asc` or `desc`"),
             Parameter("offset", "leave out the first", "integer"),
-            Parameter("limit", f"at most {limits.TOPICS_PAGE_MAX:,}", "integer"),
+            Parameter("limit", f"at most {LIMITS.topics_page_max:,}", "integer"),
         ),
         errors=(400,),
     ),
@@ -86,10 +85,10 @@ OPERATIONS = (
         "GET",
         f"{ROOT}/actions",
         "The last acts of operators, newest first, on topics that the caller may steer; of more than "
-        f"{limits.ACTION_POSITIONS_MAX} positions `positions` is the number",
+        f"{LIMITS.action_positions_max} positions `positions` is the number",
         "Actions",
         (
-            Parameter("limit", f"100, at most {limits.ACTIONS_PAGE_MAX:,}", "integer"),
+            Parameter("limit", f"100, at most {LIMITS.actions_page_max:,}", "integer"),
             Parameter("before", "go on behind this `id`", "integer"),
         ),
         errors=(400,),
@@ -125,7 +124,7 @@ OPERATIONS = (
         (
             _FROM,
             _TO,
-            Parameter("bars", f"so many at most: 300, at most {limits.CHART_BARS_MAX:,}", "integer"),
+            Parameter("bars", f"so many at most: 300, at most {LIMITS.chart_bars_max:,}", "integer"),
             _SUBSCRIPTION_ONLY,
         ),
         errors=(400, 409),
@@ -141,7 +140,7 @@ OPERATIONS = (
     Operation(
         "GET",
         PENDING,
-        f"Search in due order. One call looks at {limits.SEARCH_SCAN:,} entries: a page may be empty although more "
+        f"Search in due order. One call looks at {LIMITS.search_scan:,} entries: a page may be empty although more "
         "follow, go on with `cursor` until it is null. `state`: `pending`, `expedited` (to be delivered now), `ready` "
         "(waits for permits), `in-flight` (a consumer has it)",
         "Pending",
@@ -151,9 +150,9 @@ OPERATIONS = (
             Parameter("key", "the message key, as it is in the metadata"),
             Parameter("property", "`NAME=VALUE`, may be repeated", repeated=True),
             Parameter("messageId", "`ledger:entry`"),
-            Parameter("limit", f"100, at most {limits.SEARCH_PAGE_MAX:,}", "integer"),
+            Parameter("limit", f"100, at most {LIMITS.search_page_max:,}", "integer"),
             Parameter("cursor", "where the page before ended"),
-            Parameter("payload", f"`true`: with the payload in base64, the first {limits.PAYLOAD_PEEK_BYTES:,} bytes"),
+            Parameter("payload", f"`true`: with the payload in base64, the first {LIMITS.payload_peek_bytes:,} bytes"),
         ),
         errors=(400, 409, 503),
     ),
@@ -164,7 +163,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{SUBSCRIPTION}/cancel",
-        f"Cancel up to {limits.STEERING_MAX:,} entries; outcomes counted, and one by one",
+        f"Cancel up to {LIMITS.steering_max:,} entries; outcomes counted, and one by one",
         "Outcomes",
         errors=(400, 409, 503),
         body="MessageIds",
@@ -172,7 +171,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{SUBSCRIPTION}/deliver-now",
-        f"Deliver up to {limits.STEERING_MAX:,} entries now",
+        f"Deliver up to {LIMITS.steering_max:,} entries now",
         "Outcomes",
         errors=(400, 409, 503),
         body="MessageIds",
@@ -210,8 +209,8 @@ OPERATIONS = (
         "GET",
         f"{TOPIC}/audit",
         "The audit under way, or the last one. What is due before `comparedFrom` is compared as far as the index has "
-        f"its time partition; `missing` and `unexpected` list at most {LIMITS.refill.audit_listed_max:,} positions of "
-        f"the first {LIMITS.refill.audit_blocks_max} places that differ; 404 without one",
+        f"its time partition; `missing` and `unexpected` list at most {REFILL.audit_listed_max:,} positions of the "
+        f"first {REFILL.audit_blocks_max} places that differ; 404 without one",
         "AuditStatus",
         errors=(409,),
     ),

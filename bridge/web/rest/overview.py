@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Lateness
 from bridge.operate.warnings import OperatorWarning
@@ -57,7 +57,7 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
         sums.add(topic)
         _add_due(topic, due, now_ms)
         warnings += [each.answer(topic.topic) for each in topic.warnings()]
-        if number % limits.TOPICS_SLICE == 0:
+        if number % bridge.limits.operators.topics_slice == 0:
             await asyncio.sleep(0)
     return {
         "cluster": bridge.settings.cluster,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.answers.values import Outcome
 from bridge.operate.pending import Pending, Wanted
 from bridge.operate.steering import NotTracked, Steering, SteeringError
@@ -23,6 +23,7 @@ from bridge.web.request.parameters import (
     tracked_topic,
     view_of,
 )
+from bridge.web.request.served import limits_of
 from bridge.web.request.shown import subscriptions_shown
 from bridge.web.rest.action_routes import note_action
 from bridge.web.rest.answering import Answer
@@ -44,8 +45,8 @@ async def pending(request: web.Request) -> Answer[answers.Pending]:
     name = request.match_info["subscription"]
     wanted = _wanted(request)
     view = view_of(index, name)
-    limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits.SEARCH_PAGE_MAX)
-    search = Pending(index, view, subscriptions_shown(topic).get(name))
+    limit = number_in(request, "limit", DEFAULT_LIMIT, 1, limits_of(request).search_page_max)
+    search = Pending(index, view, subscriptions_shown(topic).get(name), limits_of(request))
     try:
         page = await search.search(wanted, request.query.get("cursor"), limit, payload=flag_in(request, "payload"))
     except ValueError as error:
@@ -116,8 +117,9 @@ async def _listed(request: web.Request) -> list[Position]:
         listed = (await request.json())["messageIds"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise refused(web.HTTPBadRequest, 'expected a body like {"messageIds": ["3:17", "3:18"]}') from None
-    if not isinstance(listed, list) or not 1 <= len(listed) <= limits.STEERING_MAX:
-        raise refused(web.HTTPBadRequest, f"messageIds: expected a list of 1 to {limits.STEERING_MAX} positions")
+    most = limits_of(request).steering_max
+    if not isinstance(listed, list) or not 1 <= len(listed) <= most:
+        raise refused(web.HTTPBadRequest, f"messageIds: expected a list of 1 to {most} positions")
     return [position_from(request, str(each)) for each in listed]
 
 

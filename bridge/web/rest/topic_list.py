@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.rest.views import topic_row
 
@@ -14,7 +14,7 @@ Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 async def topic_rows(
-    topics: Iterable[TrackedTopic], wanted: str, sort: str, *, descending: bool = False
+    topics: Iterable[TrackedTopic], wanted: str, sort: str, at_a_time: int, *, descending: bool = False
 ) -> list[answers.TopicRow]:
     """Return the topics with `wanted` in their names, sorted by a field; others get their turn in between."""
     wanted = wanted.lower()
@@ -22,7 +22,7 @@ async def topic_rows(
     for number, topic in enumerate(list(topics), 1):
         if wanted in topic.topic.lower():
             rows.append(topic_row(topic))
-        if number % limits.TOPICS_SLICE == 0:
+        if number % at_a_time == 0:
             await asyncio.sleep(0)
     return sort_rows(rows, sort, descending=descending)
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 from aiohttp import web
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.clock import wall_clock_ms
 from bridge.web.access.control import visible_topics
 from bridge.web.request.parameters import (
@@ -21,7 +21,7 @@ from bridge.web.request.parameters import (
     tracked_topic,
     view_of,
 )
-from bridge.web.request.served import BRIDGE
+from bridge.web.request.served import BRIDGE, limits_of
 from bridge.web.rest.answering import Answer
 from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import topic_rows
@@ -52,10 +52,15 @@ async def topics(request: web.Request) -> Answer[list[answers.TopicRow]]:
     """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
     found = await visible_topics(request)
     rows = await topic_rows(
-        found, request.query.get("filter", ""), _sorted_by(request), descending=_descending(request)
+        found,
+        request.query.get("filter", ""),
+        _sorted_by(request),
+        limits_of(request).topics_slice,
+        descending=_descending(request),
     )
     start = number_in(request, "offset", 0, 0, 10**9)
-    limit = number_in(request, "limit", limits.TOPICS_PAGE_MAX, 1, limits.TOPICS_PAGE_MAX)
+    most = limits_of(request).topics_page_max
+    limit = number_in(request, "limit", most, 1, most)
     return Answer(rows[start : start + limit], headers={"X-Total-Count": str(len(rows))})
 
 
@@ -81,7 +86,7 @@ async def partitions(request: web.Request) -> Answer[answers.Partitions]:
     name = request.query.get("subscription")
     if name is not None:
         view_of(index_of(topic), name)
-    return Answer(await partition_table(topic, wall_clock_ms(), name))
+    return Answer(await partition_table(topic, wall_clock_ms(), limits_of(request).partition_slice, name))
 
 
 @routes.get(f"{TOPIC}/partitions/chart")
@@ -92,7 +97,7 @@ async def chart(request: web.Request) -> Answer[answers.Chart]:
     view = None if name is None else view_of(index, name)
     width, span = index.partition_width_ms, index.table.span()
     start, end = time_in(request, "from"), time_in(request, "to")
-    wanted = number_in(request, "bars", DEFAULT_BARS, 1, limits.CHART_BARS_MAX)
+    wanted = number_in(request, "bars", DEFAULT_BARS, 1, limits_of(request).chart_bars_max)
     if span is None:
         return Answer({"widthMs": width, "from": start, "to": end, "barMs": width, "bars": []})
     first = span[0] if start is None else start // width
@@ -104,7 +109,7 @@ async def chart(request: web.Request) -> Answer[answers.Chart]:
     first = first // per_bar * per_bar
     bars: list[answers.Bar] = []
     made = index.counts.bars(first, per_bar, -(-(last - first + 1) // per_bar), view)
-    while part := list(islice(made, limits.CHART_SLICE)):
+    while part := list(islice(made, limits_of(request).chart_slice)):
         bars += [
             {
                 "start": bar.start_ms,
@@ -137,8 +142,9 @@ async def histogram(request: web.Request) -> Answer[answers.Histogram]:
     start = now // width * width if start is None else start
     end = (start if span is None else (span[1] + 1) * width) if end is None else end
     steps = max(-(-(end - start) // step), 0)
-    if steps > limits.HISTOGRAM_BUCKETS_MAX:
-        reason = f"{steps} buckets from {start} to {end} in steps of {step} ms: at most {limits.HISTOGRAM_BUCKETS_MAX}"
+    most = limits_of(request).histogram_buckets_max
+    if steps > most:
+        reason = f"{steps} buckets from {start} to {end} in steps of {step} ms: at most {most}"
         raise refused(web.HTTPBadRequest, reason)
     buckets: list[answers.Bucket] = []
     try:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from itertools import islice
 
-from bridge import answers, limits
+from bridge import answers
 from bridge.dispatch.dispatcher import Again, ConsumerState
 from bridge.dispatch.subscription_stats import Cause, Lateness, SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -83,7 +83,7 @@ def due_within(index: TopicIndex, view: SubscriptionView, now_ms: int) -> list[i
 
 
 async def partition_table(
-    topic: TrackedTopic, now_ms: int, subscription: str | None = None
+    topic: TrackedTopic, now_ms: int, at_a_time: int, subscription: str | None = None
 ) -> Written[answers.Partitions]:
     """The sizes of the time partitions; times in epoch ms, sizes in bytes before compression.
 
@@ -94,7 +94,7 @@ async def partition_table(
         return Written(json.dumps({"widthMs": None, "partitions": []}))
     rows: list[str] = []
     from_ms = 0
-    while part := list(islice(index.partitions(now_ms, from_ms), limits.PARTITION_SLICE)):
+    while part := list(islice(index.partitions(now_ms, from_ms), at_a_time)):
         views = {name: view for name, view in index.views().items() if subscription in (None, name)}
         rows += [json.dumps(_partition(index, views, partition)) for partition in part]
         from_ms = part[-1].end_ms
