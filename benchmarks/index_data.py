@@ -9,6 +9,7 @@ from tracker import Position
 from tracker.bulk.files import Group, Manifest, TableFile, new_manifest, write_groups, write_positions
 from tracker.entries import encode_value
 from tracker.keys import KEY
+from tracker.limits import BulkFileLimits
 from tracker.partitions.positions import PlacedEntry
 
 BASE_MS = 1_800_000_000_000
@@ -31,10 +32,11 @@ class Spread:
     within blocks, differently from block to block, before they are spread.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, base_ms: int = BASE_MS) -> None:
         if size % _STEP == 0 or size % _BLOCK:
             raise ValueError(f"{size} is a multiple of {_STEP}, or not one of {_BLOCK}")
         self.size = size
+        self._base_ms = base_ms
         self._back = pow(_STEP, -1, size)
         choose = random.Random(1)
         self._shuffled = [choose.sample(range(_BLOCK), _BLOCK) for _ in range(_TABLES)]
@@ -43,7 +45,7 @@ class Spread:
     def due_ms(self, rank: int) -> int:
         """Within the rank's share of the span, at a place that depends on it."""
         share = SPAN_MS / self.size
-        return BASE_MS + int((rank + (rank * 0.618034) % 1.0) * share)
+        return self._base_ms + int((rank + (rank * 0.618034) % 1.0) * share)
 
     def number_of(self, rank: int) -> int:
         block, place = divmod(rank * _STEP % self.size, _BLOCK)
@@ -90,7 +92,7 @@ def write_part(
         for number in range(_ledger_start(low), high if part == parts - 1 else _ledger_start(high)):
             yield PlacedEntry(*position_of(number), due_ms(rank_of(number)), size)
 
-    groups = list(write_groups(directory, f"entries-{part}", pairs(), WIDTH_MS))
+    groups = list(write_groups(directory, f"entries-{part}", pairs(), WIDTH_MS, BulkFileLimits()))
     file = write_positions(directory, f"positions-{part}", placed())
     return groups, [] if file is None else [file]
 

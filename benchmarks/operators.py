@@ -28,7 +28,7 @@ from benchmarks import index_data, live_rebuild
 from benchmarks.index_data import Spread, manifest_of, write_part
 from benchmarks.recorded import write_result
 from bridge.app import Bridge
-from bridge.clock import wall_clock_ms
+from bridge.clock import system_randbits, wall_clock_ms
 from bridge.config import Settings
 from bridge.core import Core
 from bridge.dispatch.outlet import Source
@@ -87,13 +87,12 @@ def make_files(folder: Path, size: int, base_ms: int) -> None:
 
 
 def _part(folder: Path, size: int, base_ms: int, part: int, parts: int) -> Any:
-    index_data.BASE_MS = base_ms
-    return write_part(folder, BIG, Spread(size), part, parts)
+    return write_part(folder, BIG, Spread(size, base_ms), part, parts)
 
 
 def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[TrackedTopic]:
     """Topics as an owner has them, but for the broker."""
-    context = cast(Any, SimpleNamespace(now_ms=wall_clock_ms, admin=None))
+    context = cast(Any, SimpleNamespace(now_ms=wall_clock_ms, admin=None, limits=LIMITS, randbits=system_randbits))
     topics = []
     for number in range(TOPICS):
         name = BIG if number == 0 else f"persistent://public/default/small-{number}"

@@ -111,7 +111,7 @@ class Bridge:
         settings = self.settings
         asyncio.get_running_loop().set_exception_handler(self.failures.on_loop_error)
         token = settings.broker_token.get_secret_value() if settings.broker_token else None
-        self._store = await asyncio.to_thread(Store.open, settings.data_dir)
+        self._store = await asyncio.to_thread(Store.open, settings.data_dir, self.limits.store)
         if self._store.exposed is not None:
             log.warning("the data directory is not private", reason=self._store.exposed)
         try:

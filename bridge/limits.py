@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import le, lt
 
+from tracker.limits import IndexLimits, StoreLimits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
@@ -329,6 +331,8 @@ class Limits:
     operators: OperatorLimits = field(default_factory=OperatorLimits)
     web: WebLimits = field(default_factory=WebLimits)
     memory: MemoryLimits = field(default_factory=MemoryLimits)
+    index: IndexLimits = field(default_factory=IndexLimits)
+    store: StoreLimits = field(default_factory=StoreLimits)
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
     """After the first failure, the second …; the pauses are between half and all of it, see `bridge.net.backoff`."""
 

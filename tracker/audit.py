@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, takewhile
+from typing import Final
 
-from tracker import limits
 from tracker.fingerprint import Fingerprint, fingerprint
 from tracker.keys import KEY, encode_key, successor, time_bound
 from tracker.partitions.positions import BLOCK_ENTRIES, BLOCK_SHIFT
@@ -24,6 +24,13 @@ from tracker.topic_index import TopicIndex
 Cell = tuple[int, int]
 """A ledger and entry number divided by 512; or PARTITION and the number of a time partition."""
 PARTITION = -1
+
+AUDIT_KEYS: Final = 1_000
+"""Keys read in one go for an audit: 1 ms."""
+AUDIT_LOOKUPS: Final = 100
+"""Keys looked up in one go for an audit: 1 ms."""
+AUDIT_HELD_MAX: Final = 10_000
+"""Time partitions that have passed, or soon will, and are compared one by one: the oldest; later ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, la
     cut = (now_ms + lasts_ms) // width + 1
     now = now_ms // width
     passed = takewhile(lambda number: number < now, (known.number for known in index.table.from_number(0)))
-    held = (*islice(passed, limits.AUDIT_HELD_MAX), *range(now, min(cut, now + limits.AUDIT_HELD_MAX)))
+    held = (*islice(passed, AUDIT_HELD_MAX), *range(now, min(cut, now + AUDIT_HELD_MAX)))
     return Scope(after, upto, width, cut, held)
 
 
@@ -91,7 +98,7 @@ def partition_keys(index: TopicIndex, number: int) -> Iterator[list[bytes]]:
 
 
 def _keys(index: TopicIndex, start: bytes, end: bytes) -> Iterator[list[bytes]]:
-    while keys := list(islice(index.reader.keys(start, end), limits.AUDIT_KEYS)):
+    while keys := list(islice(index.reader.keys(start, end), AUDIT_KEYS)):
         yield keys
         start = successor(keys[-1])
 
@@ -106,8 +113,8 @@ def noted_fingerprints(index: TopicIndex, scope: Scope, cells: Iterable[Cell]) -
             yield from index_fingerprints(index, Scope(scope.after, scope.upto, scope.width_ms, 2**62, (cell[1],)))
             continue
         keys = [key for key in _noted_keys(index, scope, cell) if key_is_ahead(key, scope)]
-        for start in range(0, len(keys), limits.AUDIT_LOOKUPS):
-            found = [key for key in keys[start : start + limits.AUDIT_LOOKUPS] if index.reader.contains(key)]
+        for start in range(0, len(keys), AUDIT_LOOKUPS):
+            found = [key for key in keys[start : start + AUDIT_LOOKUPS] if index.reader.contains(key)]
             yield cell_fingerprints(found, scope)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracker.errors import StoreError
+from tracker.limits import IndexLimits
 from tracker.near.window import NearTermWindow
 from tracker.partitions.journal import Journal
 from tracker.partitions.page import PartitionCounters
@@ -23,28 +24,31 @@ from tracker.views.view_records import ViewRecords
 class IndexCore:
     """`TopicIndex` is the face above it; bulk loads, damage and the dropping of partitions work on it side by side."""
 
-    def __init__(self, store: Store, topic: str, partition_width_ms: int, near_term_bytes: int) -> None:
+    def __init__(
+        self, store: Store, topic: str, partition_width_ms: int, near_term_bytes: int, limits: IndexLimits
+    ) -> None:
         """Open the families of a topic; what is stored of it is loaded by `load`, then `load_views`."""
         self.topic = topic
         self.partition_width_ms = partition_width_ms
         self.store = store
+        self.limits = limits
         self.keys = TopicKeys(topic)
         self.table = PartitionTable(partition_width_ms)
-        self.window = NearTermWindow(near_term_bytes)
+        self.window = NearTermWindow(near_term_bytes, limits)
         store.prepare(topic)
         self.record = self.stored_record() or TopicRecord(partition_width_ms)
         check_width(self.record, topic, partition_width_ms)
         self.families = EntryFamilies(store, topic, self.keys, self.record.second)
         self.reader = DiskReader(topic, self.families, self.table)
         self.positions = PositionIndex(topic, self.families)
-        self.due = DueReader(self.window, self.reader, self.table)
-        self.journal = Journal(store, self.keys, self.table)
+        self.due = DueReader(self.window, self.reader, self.table, limits)
+        self.journal = Journal(store, self.keys, self.table, limits)
         self.is_counting = False
         """Whether entries are in that are not counted yet: no time partition may be dropped then."""
 
     def load_views(self) -> None:
         """Load the views, once the partition table is there."""
-        self.views = ViewRecords(self.store, self.keys, self.table)
+        self.views = ViewRecords(self.store, self.keys, self.table, self.limits.late_keys_max)
 
     @property
     def harvested(self) -> Position:

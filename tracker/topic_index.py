@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from tracker import limits
 from tracker.bulk.load import BulkRecords
 from tracker.care.checks import check_index
 from tracker.care.consumed import ConsumedPartitions
@@ -17,6 +16,7 @@ from tracker.entries import DueEntry, NewEntry, encode_value
 from tracker.errors import StoreError
 from tracker.index_core import IndexCore
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, clamp_timestamp, encode_key, key_time, time_bound
+from tracker.limits import IndexLimits
 from tracker.partitions.lifecycle import PartitionState, state_of
 from tracker.partitions.positions import PlacedEntry, encode_records
 from tracker.position import Position
@@ -26,6 +26,13 @@ from tracker.views.view import SubscriptionView
 
 # The name `bytes` is taken by a property below.
 Key = bytes
+
+PARTITION_WIDTH_MS: Final = 300_000
+"""Due time covered by one time partition, unless the caller wants another."""
+NEAR_TERM_BYTES: Final = 32 * 1024 * 1024
+"""Memory for the near-term window of one topic partition, likewise."""
+DUE_BYTES: Final = 1024 * 1024
+"""What one call hands out at most, likewise; a single larger entry is handed out all the same."""
 
 
 class TimePartition(NamedTuple):
@@ -55,17 +62,19 @@ class TopicIndex:
         store: Store,
         topic: str,
         *,
-        partition_width_ms: int = limits.PARTITION_WIDTH_MS,
-        near_term_bytes: int = limits.NEAR_TERM_BYTES,
+        partition_width_ms: int = PARTITION_WIDTH_MS,
+        near_term_bytes: int = NEAR_TERM_BYTES,
         horizon_ms: int | None = None,
+        limits: IndexLimits | None = None,
     ) -> None:
         """Open or create the index of a topic; raises StoreError, also when it was stored with another width."""
         if partition_width_ms < 1:
             raise ValueError(f"a time partition needs a width of at least 1 ms, not {partition_width_ms}")
         self.topic = topic
         self.partition_width_ms = partition_width_ms
-        self.horizon_ms = limits.HORIZON_PARTITIONS * partition_width_ms if horizon_ms is None else horizon_ms
-        self._core = core = IndexCore(store, topic, partition_width_ms, near_term_bytes)
+        limits = self._limits = IndexLimits() if limits is None else limits
+        self.horizon_ms = limits.horizon_partitions * partition_width_ms if horizon_ms is None else horizon_ms
+        self._core = core = IndexCore(store, topic, partition_width_ms, near_term_bytes, limits)
         self.table, self.window, self.reader = core.table, core.window, core.reader
         self.families, self.positions = core.families, core.positions
         self.counts = Counts(self.table, self.window, self.reader)
@@ -240,11 +249,11 @@ class TopicIndex:
 
     def persist_views(self) -> int:
         """Write what changed in the views since the last call, unsynced; return the records written."""
-        self.settle(limits.SETTLE_BLOCKS)
+        self.settle(self._limits.settle_blocks)
         self.damage.move_some()
         return self._views.persist()
 
-    def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = limits.DUE_BYTES) -> list[DueEntry]:
+    def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = DUE_BYTES) -> list[DueEntry]:
         """Return the next entries due for a view, late ones first; they become outstanding.
 
         At most `limit`, and none after those so far weigh `max_bytes`.
@@ -282,8 +291,10 @@ class TopicIndex:
         """
         standing = self.search.standing(view, position)
         if standing is Standing.PENDING:
-            if len(view.expedited) >= limits.EXPEDITED_MAX:
-                raise StoreError(f"more than {limits.EXPEDITED_MAX} entries of {view.name} are to be delivered now")
+            if len(view.expedited) >= self._limits.expedited_max:
+                raise StoreError(
+                    f"more than {self._limits.expedited_max} entries of {view.name} are to be delivered now"
+                )
             entry = self.search.locate(position)
             if entry is not None:
                 view.expedite(entry.key)
@@ -354,7 +365,7 @@ class TopicIndex:
     def _insert(self, entries: list[NewEntry], harvested: Position) -> None:
         """Write entries that are not stored yet, their positions, and the harvested position."""
         if self._journal.is_long:
-            self._core.record = self._journal.store_some(self._core.record, limits.JOURNAL_PAGES)
+            self._core.record = self._journal.store_some(self._core.record, self._limits.journal_pages)
         batch = self._store.new_batch()
         pairs, placed = _encoded(entries)
         handle, handle_of = self.families.main.handle, self.damage.handle_of if self.families.damaged else None

@@ -310,6 +310,7 @@ class TrackedTopic:
             self.topic,
             partition_width_ms=context.partition_width_ms,
             near_term_bytes=context.near_term_bytes,
+            limits=context.limits.index,
         )
 
     async def _step_down(self) -> None:

@@ -20,6 +20,7 @@ from spark_jobs.storage import Storage, StorageError
 from tracker.bulk.files import Group, TableFile, write_groups
 from tracker.fingerprint import Fingerprint, fingerprint
 from tracker.keys import KEY_LENGTH
+from tracker.limits import BulkFileLimits
 
 _Part = tuple[bytes, bytes, bytes]
 """Rows of one bucket on their way to who writes it: keys, values, and the lengths of the values. Spark would take
@@ -134,7 +135,7 @@ def _write_bucket(spec: RebuildSpec, plan: str, bucket: int, parts: Iterator[_Pa
     groups: list[Group] = []
     with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
         folder = Path(temporary)
-        for group in write_groups(folder, uuid.uuid4().hex, pairs(folder), spec.partition_width_ms):
+        for group in write_groups(folder, uuid.uuid4().hex, pairs(folder), spec.partition_width_ms, BulkFileLimits()):
             files = [_stored(storage, folder, file) for file in group.files]
             partitions = _stored(storage, folder, group.partitions)
             groups.append(group.model_copy(update={"files": files, "partitions": partitions}))

@@ -14,7 +14,7 @@ from tests.clients import Clients, drain, publish, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
-from tracker import limits as tracker_limits
+from tracker.limits import StoreLimits
 
 MB = 1024 * 1024
 LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
@@ -22,7 +22,7 @@ FLOWING = 100_000 if LONG else 20_000
 SMALL_BUFFERS = {"tail_buffer_bytes": MB, "feed_queue_bytes": MB}
 SLACK_MB = 32
 """Allocators do not give everything back."""
-CACHE_MB = tracker_limits.BLOCK_CACHE_BYTES // MB
+CACHE_MB = StoreLimits().block_cache_bytes // MB
 """RocksDB's block cache, which large entries fill while they are delivered."""
 
 

@@ -19,6 +19,7 @@ from tracker import EARLIEST, Position
 from tracker.bulk.files import MANIFEST_NAME, new_manifest, write_groups, write_positions
 from tracker.entries import encode_value
 from tracker.keys import KEY
+from tracker.limits import BulkFileLimits
 from tracker.partitions.positions import PlacedEntry
 
 COUNT = 300
@@ -30,7 +31,13 @@ def write_files(folder: Path, topic: str, spec: RebuildSpec, entries: list[tuple
     folder.mkdir(parents=True)
     (folder / SPEC_NAME).write_text(spec.model_dump_json())
     groups = list(
-        write_groups(folder, "entries", ((KEY.pack(*each), encode_value(1, b"x")) for each in entries), WIDTH_MS)
+        write_groups(
+            folder,
+            "entries",
+            ((KEY.pack(*each), encode_value(1, b"x")) for each in entries),
+            WIDTH_MS,
+            BulkFileLimits(),
+        )
     )
     placed = [PlacedEntry(ledger, entry, due, 26) for due, ledger, entry in entries]
     positions = write_positions(folder, "positions", placed)

@@ -18,8 +18,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tracker import AckSet, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
+from tracker import AckSet, NewEntry, Position, Store, SubscriptionView, TopicIndex
 from tracker.bulk.load import BulkLoad
+from tracker.limits import BulkFileLimits, IndexLimits, StoreLimits
 
 TOPIC = "persistent://public/default/killed"
 OTHER = "persistent://public/default/other"
@@ -38,19 +39,18 @@ OPERATIONS_MAX = 400
 EXPEDITED_MAX = 10
 DUE_MIN = 20
 """More than can be expedited: after a call to `due` none waits."""
-SMALL_LIMITS = {
-    "JOURNAL_ENTRIES": 20,
-    "JOURNAL_PAGES": 2,
-    "BULK_FILE_BYTES": 6_000,
-    "BULK_FILE_MAX_BYTES": 6_000,
-    "BULK_WRITE_ENTRIES": 10,
-    "BULK_STEP_PARTITIONS": 20,
-    "BULK_GROUP_PARTITIONS": 60,
-    "WRITE_BUFFER_BYTES": 64 * 1024,
-    "LATE_KEYS_MAX": 20,
-    "DROP_EXAMINED_MAX": 100,
-    "SETTLE_BLOCKS": 2,
-}
+SMALL_STORE = StoreLimits(write_buffer_bytes=64 * 1024)
+SMALL_INDEX = IndexLimits(
+    journal_entries=20,
+    journal_pages=2,
+    bulk_step_partitions=20,
+    late_keys_max=20,
+    drop_examined_max=100,
+    settle_blocks=2,
+)
+SMALL_FILES = BulkFileLimits(
+    bulk_file_bytes=6_000, bulk_file_max_bytes=6_000, bulk_write_entries=10, bulk_group_partitions=60
+)
 
 
 def position_at(number: int) -> Position:
@@ -99,7 +99,9 @@ class Universe:
 
 
 def open_index(store: Store, topic: str = TOPIC) -> TopicIndex:
-    return TopicIndex(store, topic, partition_width_ms=WIDTH_MS, near_term_bytes=30_000, horizon_ms=5_000)
+    return TopicIndex(
+        store, topic, partition_width_ms=WIDTH_MS, near_term_bytes=30_000, horizon_ms=5_000, limits=SMALL_INDEX
+    )
 
 
 def say(**line: Any) -> None:
@@ -391,11 +393,9 @@ class Worker:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    for name, value in SMALL_LIMITS.items():
-        setattr(limits, name, value)
     data = Path(arguments["data"])
     killer = Killer(data, arguments["kind"], arguments["count"])
-    with Store.open(data, at_boundary=killer) as store:
+    with Store.open(data, SMALL_STORE, at_boundary=killer) as store:
         store._database = NotingDatabase(store._database, data)
         loads = [Path(load) for load in arguments["loads"]]
         worker = Worker(store, killer, arguments["seed"], arguments["cycle"], loads)

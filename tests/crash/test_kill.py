@@ -29,7 +29,8 @@ from tests.crash.child import (
     LOADS,
     MAX_MS,
     OTHER,
-    SMALL_LIMITS,
+    SMALL_FILES,
+    SMALL_STORE,
     START,
     TOPIC,
     WIDTH_MS,
@@ -40,7 +41,7 @@ from tests.crash.child import (
     open_index,
     position_at,
 )
-from tracker import Store, SubscriptionView, TopicIndex, decode_key, encode_key, limits
+from tracker import Store, SubscriptionView, TopicIndex, decode_key, encode_key
 from tracker.bulk.files import Manifest, new_manifest, write_groups, write_positions
 from tracker.bulk.load import _ALL, BulkLoad
 from tracker.entries import encode_value
@@ -390,7 +391,7 @@ class Rig:
         numbers = numbers_of_load(load)
         entries = self.universe.entries(numbers)
         pairs = sorted((encode_key(*entry[:3]), encode_value(entry.message_count, entry.raw)) for entry in entries)
-        groups = list(write_groups(directory, "entries", pairs, WIDTH_MS))
+        groups = list(write_groups(directory, "entries", pairs, WIDTH_MS, SMALL_FILES))
         sizes = {key: len(key) + len(value) for key, value in pairs}
         placed = [PlacedEntry(entry[1], entry[2], entry[0], sizes[encode_key(*entry[:3])]) for entry in entries]
         positions = write_positions(directory, "positions", placed)
@@ -441,7 +442,7 @@ class Rig:
         if self.form == "power":
             self._cut_power(synced)
         shutil.copytree(self.data, self.copy)
-        with Store.open(self.copy) as store:
+        with Store.open(self.copy, SMALL_STORE) as store:
             index = open_index(store)
             state = self._recognized(look(store, index, self.universe))
             self._check(store, index, state.copy())
@@ -530,12 +531,6 @@ class Rig:
             loading.load(number, group)
             state.stored |= self.oracle.groups[load][number]
         loading.finish()
-
-
-@pytest.fixture(autouse=True)
-def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL_LIMITS.items():
-        monkeypatch.setattr(limits, name, value)
 
 
 @pytest.mark.timeout(3_600 if LONG else 140)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex, limits
+from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex
+from tracker.limits import IndexLimits, StoreLimits
 from tracker.position import EARLIEST
 from tracker.search import Query, Standing
 from tracker.store import database as database_module
@@ -30,9 +31,9 @@ names = st.sampled_from(["a", "b", "c"])
 picks = st.integers(0, 10_000)
 
 
-def quiet_family_options(cache: Any, damaged: bool = False) -> Any:
+def quiet_family_options(cache: Any, limits: StoreLimits, damaged: bool = False) -> Any:
     """Return options without compaction, so that an open database's files stand still while they are copied."""
-    options = family_options(cache, damaged)
+    options = family_options(cache, limits, damaged)
     options.set_disable_auto_compactions(True)
     return options
 
@@ -77,7 +78,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
         self.views: dict[str, ViewModel] = {}
         self.persisted: dict[str, ViewModel] = {}
         self.harvested = START
-        self.limits = limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES
+        self.limits = IndexLimits()
 
     @initialize(
         budget=st.sampled_from([0, 200, 500, 1_200, 10**6]),
@@ -87,7 +88,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
         history=st.lists(times, min_size=20, max_size=20),
     )
     def start(self, budget: int, late_max: int, journal: int, horizon: int, history: list[int]) -> None:
-        limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES = late_max, journal
+        self.limits = IndexLimits(late_keys_max=late_max, journal_entries=journal)
         self.budget, self.horizon = budget, horizon
         self.open_index()
         self.index.start_at(START)
@@ -96,14 +97,18 @@ class TopicIndexMachine(RuleBasedStateMachine):
             self.create_view(name)
 
     def teardown(self) -> None:
-        limits.LATE_KEYS_MAX, limits.JOURNAL_ENTRIES = self.limits
         patch_family_options(family_options)
         self.store.close()
         shutil.rmtree(self.root)
 
     def open_index(self) -> None:
         self.index = TopicIndex(
-            self.store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=self.budget, horizon_ms=self.horizon
+            self.store,
+            TOPIC,
+            partition_width_ms=WIDTH_MS,
+            near_term_bytes=self.budget,
+            horizon_ms=self.horizon,
+            limits=self.limits,
         )
 
     @staticmethod

@@ -217,6 +217,40 @@ def test_the_look_at_pages_finds_what_is_wrong() -> None:
     assert all(found.startswith(words) for found, words in zip(named.stale(page), wrong, strict=True))
 
 
+def patched_constants(source: str) -> Iterator[str]:
+    """Names in capitals that are set from outside of where they are: `setattr(…, "NAME", …)`, `module.NAME = …`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "setattr":
+            told = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            yield from (name for name in (str(each).rpartition(".")[2] for each in told) if name.isupper())
+            if isinstance(node.args[0], ast.Name) and "limits" in node.args[0].id:
+                yield node.args[0].id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr.isupper():
+            yield node.attr
+
+
+def test_no_constant_is_patched() -> None:
+    """What may be larger or smaller is passed, see `bridge.limits`; another version's format is another matter."""
+    folders = [*PACKAGES, "tests", "benchmarks", "tools"]
+    found = {name for folder in folders for file in modules(folder) for name in patched_constants(file.read_text())}
+    assert found == {"DATA_FORMAT"}
+
+
+def test_limits_are_no_constants() -> None:
+    for name in ("bridge/limits.py", "tracker/limits.py"):
+        body = ast.parse((ROOT / name).read_text()).body
+        assert not [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)], name
+
+
+def test_the_look_at_patches_finds_them() -> None:
+    """A test of the test."""
+    assert [*patched_constants('patch.setattr(limits, "HELD_MAX", 1)')] == ["HELD_MAX", "limits"]
+    assert [*patched_constants("setattr(bridge_limits, name, 1)")] == ["bridge_limits"]
+    assert [*patched_constants('patch.setattr("bridge.limits.HELD_MAX", 1)')] == ["HELD_MAX"]
+    assert [*patched_constants("limits.A_MAX, limits.B_MAX = 1, 2")] == ["A_MAX", "B_MAX"]
+    assert not [*patched_constants('patch.setattr(loop, "time", clock)\nself.limits = DispatchLimits(max_timer_ms=1)')]
+
+
 def test_every_folder_of_tests_is_run() -> None:
     folders = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
+from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex
 from tracker.bulk.files import BulkError, Manifest, new_manifest, write_groups, write_positions
 from tracker.bulk.load import BulkLoad
 from tracker.entries import encode_value
 from tracker.keys import KEY, KEY_LENGTH
+from tracker.limits import BulkFileLimits, IndexLimits
 from tracker.partitions.positions import PlacedEntry
 
 TOPIC = "persistent://public/default/bulk"
@@ -22,6 +23,8 @@ COUNT = 600
 UPTO = Position(9, 0)
 
 Entries = dict[tuple[int, int], int]
+USUAL = BulkFileLimits()
+SMALL = BulkFileLimits(bulk_file_bytes=3_000, bulk_file_max_bytes=3_000, bulk_write_entries=10, bulk_group_partitions=3)
 
 
 def some_entries(seed: int = 1) -> Entries:
@@ -35,11 +38,16 @@ def raw_of(position: tuple[int, int]) -> bytes:
 
 
 def make_load(
-    directory: Path, entries: Entries, topic: str = TOPIC, width_ms: int = WIDTH_MS, upto: Position = UPTO
+    directory: Path,
+    entries: Entries,
+    topic: str = TOPIC,
+    width_ms: int = WIDTH_MS,
+    upto: Position = UPTO,
+    limits: BulkFileLimits = USUAL,
 ) -> Manifest:
     directory.mkdir()
     pairs = sorted((KEY.pack(time, *at), encode_value(1, raw_of(at))) for at, time in entries.items())
-    groups = list(write_groups(directory, "entries", pairs, width_ms))
+    groups = list(write_groups(directory, "entries", pairs, width_ms, limits))
     placed = [PlacedEntry(*at, time, KEY_LENGTH + 1 + len(raw_of(at))) for at, time in sorted(entries.items())]
     positions = write_positions(directory, "positions", placed)
     assert positions is not None
@@ -72,18 +80,9 @@ def drained(index: TopicIndex, name: str, now_ms: int = 10_000) -> Entries:
     return found
 
 
-@pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BULK_FILE_BYTES", 3_000)
-    monkeypatch.setattr(limits, "BULK_FILE_MAX_BYTES", 3_000)
-    monkeypatch.setattr(limits, "BULK_WRITE_ENTRIES", 10)
-    monkeypatch.setattr(limits, "BULK_GROUP_PARTITIONS", 3)
-
-
-@pytest.mark.usefixtures("small_files")
 def test_all_entries_are_found_and_counted(tmp_path: Path) -> None:
     entries = some_entries()
-    manifest = make_load(tmp_path / "files", entries)
+    manifest = make_load(tmp_path / "files", entries, limits=SMALL)
     assert len(manifest.groups) > 3
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
@@ -101,9 +100,8 @@ def test_all_entries_are_found_and_counted(tmp_path: Path) -> None:
         assert drained(index, "b") == {at: time for at, time in entries.items() if at > (3, 99)}
 
 
-@pytest.mark.usefixtures("small_files")
 def test_loading_again_changes_nothing(tmp_path: Path) -> None:
-    make_load(tmp_path / "files", some_entries())
+    make_load(tmp_path / "files", some_entries(), limits=SMALL)
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
         BulkLoad(index.bulk, tmp_path / "files").load_all()
@@ -113,10 +111,9 @@ def test_loading_again_changes_nothing(tmp_path: Path) -> None:
         index.check()
 
 
-@pytest.mark.usefixtures("small_files")
 def test_entries_harvested_and_handed_out_meanwhile_stay(tmp_path: Path) -> None:
     entries = some_entries()
-    make_load(tmp_path / "files", entries)
+    make_load(tmp_path / "files", entries, limits=SMALL)
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
         view = index.view("a")
@@ -140,10 +137,9 @@ def test_entries_harvested_and_handed_out_meanwhile_stay(tmp_path: Path) -> None
         assert found == entries | later
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_partition_larger_than_a_file_is_loaded_as_a_whole(tmp_path: Path) -> None:
     entries = dict.fromkeys(some_entries(), 700)
-    manifest = make_load(tmp_path / "files", entries)
+    manifest = make_load(tmp_path / "files", entries, limits=SMALL)
     assert len(manifest.groups) == 1
     assert len(manifest.groups[0].files) > 3
     with Store.open(tmp_path / "data") as store:
@@ -153,11 +149,10 @@ def test_a_partition_larger_than_a_file_is_loaded_as_a_whole(tmp_path: Path) -> 
         assert drained(index, "a") == entries
 
 
-@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("kind", ["before write", "after write", "before ingest", "after ingest"])
 def test_a_crash_at_any_step_leaves_whole_partitions(tmp_path: Path, kind: str) -> None:
     entries = some_entries()
-    make_load(tmp_path / "files", entries)
+    make_load(tmp_path / "files", entries, limits=SMALL)
     for crash_at in range(1, 100):
         left = crash_at
 
@@ -185,9 +180,7 @@ def test_a_crash_at_any_step_leaves_whole_partitions(tmp_path: Path, kind: str) 
 
 def test_an_abandoned_load_keeps_the_counts_right(tmp_path: Path) -> None:
     entries = some_entries()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "BULK_GROUP_PARTITIONS", 3)
-        make_load(tmp_path / "files", entries)
+    make_load(tmp_path / "files", entries, limits=BulkFileLimits(bulk_group_partitions=3))
     with Store.open(tmp_path / "data") as store:
         index = fresh_index(store)
         index.view("a").advance(Position(3, 150))
@@ -258,17 +251,14 @@ def test_entries_that_are_there_already_are_not_loaded_twice(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("steps", range(7))
 @pytest.mark.parametrize("end", ["given up", "opened anew"])
-def test_a_group_cut_short_between_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, end: str
-) -> None:
+def test_a_group_cut_short_between_its_steps(tmp_path: Path, steps: int, end: str) -> None:
     """Others write, take and drop in between; the group is in as a whole or not at all, and all of it in the end."""
-    monkeypatch.setattr(limits, "BULK_STEP_PARTITIONS", 5)
     entries = some_entries()
     make_load(tmp_path / "files", entries, width_ms=5)
     later = {(10, number): 30 * number for number in range(60)}
     acked: set[tuple[int, int]] = set()
     with Store.open(tmp_path / "data") as store:
-        index = TopicIndex(store, TOPIC, partition_width_ms=5)
+        index = TopicIndex(store, TOPIC, partition_width_ms=5, limits=IndexLimits(bulk_step_partitions=5))
         index.start_at(UPTO)
         view = index.view("a")
         view.active = True
@@ -292,7 +282,7 @@ def test_a_group_cut_short_between_its_steps(
                 list(going)
         index.check()
     with Store.open(tmp_path / "data") as store:
-        index = TopicIndex(store, TOPIC, partition_width_ms=5)
+        index = TopicIndex(store, TOPIC, partition_width_ms=5, limits=IndexLimits(bulk_step_partitions=5))
         settled(index)
         added = dict(list(later.items())[:steps])
         index.check()

@@ -7,6 +7,7 @@ import pytest
 
 from bridge.limits import Limits
 from tests.changed_limits import changed
+from tracker.limits import BulkFileLimits
 
 
 def test_limits_do_not_change() -> None:
@@ -28,6 +29,8 @@ MISFITS = {
     "acts": {"actions_page_max": 10_001},
     "searches": {"search_scan": 199},
     "answers": {"access_refusal_lasts_s": 60.0},
+    "write buffers": {"write_buffer_bytes": 65 * 1024 * 1024},
+    "a share": {"near_term_fill": 1.1},
     "slices and turns": {"round_robin_batch": 301},
     "slices and permits": {"harvest_permits": 299},
     "feeds": {"feed_permits": 2_001},
@@ -57,12 +60,16 @@ def test_changes_by_name() -> None:
 
 
 def test_every_limit_is_a_number_of_something() -> None:
-    """The name tells the unit, or what is counted; nothing is switched off by 0."""
+    """Nothing is switched off by 0, and what is told in seconds may be a part of one."""
     limits = Limits()
     for group in (getattr(limits, each.name) for each in fields(limits) if each.name != "retry_backoff_s"):
         for each in fields(group):
             value = getattr(group, each.name)
             assert value > 0, each.name
-            assert isinstance(value, float) == (each.name.endswith("_s") and not each.name.endswith("_per_s")), (
-                each.name
-            )
+            if each.name.endswith("_s") and not each.name.endswith("_per_s"):
+                assert isinstance(value, float), each.name
+
+
+def test_files_of_a_bulk_load_have_room_for_what_they_hold() -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        BulkFileLimits(bulk_file_bytes=2, bulk_file_max_bytes=1)

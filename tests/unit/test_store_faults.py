@@ -24,8 +24,9 @@ from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
-from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex, limits
+from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex
 from tracker.store import database as database_module
+from tracker.store.store import PROBE_BYTES
 
 TOPIC = "t"
 SLICE = 50
@@ -366,7 +367,7 @@ def test_the_probe_leaves_room_for_what_the_log_holds(tmp_path: Path, monkeypatc
     filling.add()
     with filling.store as store:
         store.probe()
-        needed = newest_log(tmp_path).stat().st_size + limits.PROBE_BYTES
+        needed = newest_log(tmp_path).stat().st_size + PROBE_BYTES
         for free in (needed - 1, needed):
             monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: shutil._ntuple_diskusage(1, 1, free))
             if free < needed:

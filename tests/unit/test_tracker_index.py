@@ -19,9 +19,10 @@ from tracker import (
     StoreError,
     SubscriptionView,
     TopicIndex,
-    limits,
 )
 from tracker.keys import FIRST_KEY
+from tracker.limits import IndexLimits
+from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD
 
 TOPIC = "persistent://public/default/t"
 WIDTH_MS = 100
@@ -34,8 +35,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def index(store: Store) -> TopicIndex:
-    fresh = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+def index(store: Store, request: pytest.FixtureRequest) -> TopicIndex:
+    """Empty; a parameter says which limits it has."""
+    fresh = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=getattr(request, "param", None))
     fresh.start_at(Position(1, 9))
     return fresh
 
@@ -115,8 +117,8 @@ def test_late_entries_come_first(index: TopicIndex) -> None:
     assert numbers(index.due(view, 500, 2)) == [1]
 
 
-def test_too_many_late_entries_move_the_cursor_back(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LATE_KEYS_MAX", 2)
+@pytest.mark.parametrize("index", [IndexLimits(late_keys_max=2)], indirect=True, ids=[""])
+def test_too_many_late_entries_move_the_cursor_back(index: TopicIndex) -> None:
     view = active_view(index)
     add(index, 10, 20, 30)
     assert numbers(index.due(view, 400, 10)) == [0, 1, 2]
@@ -266,8 +268,8 @@ def test_every_view_gets_every_entry(index: TopicIndex) -> None:
     assert numbers(index.due(other, 50, 10)) == [0, 1]
 
 
-def test_partitions_behind_a_blocked_one_are_reached(index: TopicIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DROP_EXAMINED_MAX", 2)
+@pytest.mark.parametrize("index", [IndexLimits(drop_examined_max=2)], indirect=True, ids=[""])
+def test_partitions_behind_a_blocked_one_are_reached(index: TopicIndex) -> None:
     view = active_view(index)
     add(index, *range(50, 1_050, 100))
     for due in index.due(view, 1_100, 100):
@@ -279,7 +281,7 @@ def test_partitions_behind_a_blocked_one_are_reached(index: TopicIndex, monkeypa
 
 
 def test_the_window_stays_within_its_budget(store: Store) -> None:
-    budget = 20 * (limits.WINDOW_ENTRY_OVERHEAD + 10)
+    budget = 20 * (WINDOW_ENTRY_OVERHEAD + 10)
     index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=budget, horizon_ms=10_000)
     index.start_at(EARLIEST)
     view = active_view(index)
@@ -297,7 +299,7 @@ def test_the_window_stays_within_its_budget(store: Store) -> None:
 
 
 def test_a_slow_view_does_not_keep_the_window_from_a_fast_one(store: Store) -> None:
-    budget = 20 * (limits.WINDOW_ENTRY_OVERHEAD + 10)
+    budget = 20 * (WINDOW_ENTRY_OVERHEAD + 10)
     index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, near_term_bytes=budget, horizon_ms=100)
     index.start_at(EARLIEST)
     fast, slow = active_view(index, "fast"), active_view(index, "slow")
@@ -400,21 +402,21 @@ def test_large_message_counts_come_back(index: TopicIndex) -> None:
     assert [due.message_count for due in index.due(view, 10, 10)] == [1_000, 1]
 
 
-def test_disk_space_of_dropped_partitions_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECLAIM_BYTES", 1_000_000)
+def test_disk_space_of_dropped_partitions_is_given_back(tmp_path: Path) -> None:
+    limits = IndexLimits(reclaim_bytes=1_000_000)
 
     def table_bytes() -> int:
         return sum(file.stat().st_size for file in tmp_path.glob("*.sst"))
 
     with Store.open(tmp_path) as store:
-        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=limits)
         index.start_at(EARLIEST)
         choose = random.Random(1)
         entries = [NewEntry(number // 10, 1, number, 1, choose.randbytes(500)) for number in range(10_000)]
         index.add(entries, Position(1, 9_999))
         index.view("a").advance(Position(1, 7_999))
     with Store.open(tmp_path) as store:
-        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+        index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=limits)
         index.view("a").advance(Position(1, 7_999))
         before = table_bytes()
         assert before > 5_000_000

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tracker import limits
 from tracker.entries import DueEntry, decode_value, encode_value
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, decode_key, encode_key, successor, time_bound
+from tracker.limits import IndexLimits
 from tracker.near import packed_block
+from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD
 from tracker.near.window import NearTermWindow
 
 Pair = tuple[bytes, bytes]
@@ -38,6 +39,8 @@ values = st.builds(
     st.sampled_from([1, 3, 254, 255, 1_000]),
     st.sampled_from([0, 1, 5, 20, 70, 300]),
 )
+USUAL = IndexLimits()
+SMALL = IndexLimits(window_block_entries=4, window_block_bytes=100)
 
 
 def due_entry(key: bytes, value: bytes) -> DueEntry:
@@ -45,30 +48,20 @@ def due_entry(key: bytes, value: bytes) -> DueEntry:
     return DueEntry(key, *decode_key(key), count, raw)
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WINDOW_BLOCK_ENTRIES", 4)
-    monkeypatch.setattr(limits, "WINDOW_BLOCK_BYTES", 100)
-
-
 class WindowMachine(RuleBasedStateMachine):
     """Each rule does the same to the window and to a dictionary of stored values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept = (limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_BLOCK_BYTES, limits.WINDOW_READ_ENTRIES)
-        self.window = NearTermWindow(0)
+        self.window = NearTermWindow(0, USUAL)
         self.held: dict[bytes, bytes] = {}
 
     @initialize(
         load=st.integers(1, 5), most=st.sampled_from([30, 200, 10**6]), budget=st.sampled_from([0, 500, 2_000, 10**6])
     )
     def start(self, load: int, most: int, budget: int) -> None:
-        limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_BLOCK_BYTES, limits.WINDOW_READ_ENTRIES = load, most, 2
-        self.window = NearTermWindow(budget)
-
-    def teardown(self) -> None:
-        limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_BLOCK_BYTES, limits.WINDOW_READ_ENTRIES = self.kept
+        limits = IndexLimits(window_block_entries=load, window_block_bytes=most, window_read_entries=2)
+        self.window = NearTermWindow(budget, limits)
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         return sorted(key for key in self.held if start <= key < end)
@@ -102,7 +95,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert self.window.bytes_held <= self.window.budget_bytes
 
     def cost(self, held: dict[bytes, bytes]) -> int:
-        return sum(len(value) + limits.WINDOW_ENTRY_OVERHEAD for value in held.values())
+        return sum(len(value) + WINDOW_ENTRY_OVERHEAD for value in held.values())
 
     @rule(bound=bounds, limit=st.integers(0, 12))
     def release_below(self, bound: bytes, limit: int) -> None:
@@ -163,9 +156,9 @@ TestWindow.settings = settings(
 # --- single properties
 
 
-def test_all_reading_agrees_after_random_insertions(small_blocks: None) -> None:
+def test_all_reading_agrees_after_random_insertions() -> None:
     chance = random.Random(7)
-    window = open_window(MANY_BYTES)
+    window = open_window(MANY_BYTES, SMALL)
     held = {encode_key(chance.randrange(500), 1, entry): encode_value(1, b"v%d" % entry) for entry in range(1_000)}
     pairs = list(held.items())
     for start in range(0, len(pairs), 17):
@@ -178,18 +171,18 @@ def test_all_reading_agrees_after_random_insertions(small_blocks: None) -> None:
     )
 
 
-def test_entries_cut_in_blocks_leave_a_window_worth_reading(small_blocks: None) -> None:
-    cost = limits.WINDOW_ENTRY_OVERHEAD + 11
-    window = open_window(100 * cost)
+def test_entries_cut_in_blocks_leave_a_window_worth_reading() -> None:
+    cost = WINDOW_ENTRY_OVERHEAD + 11
+    window = open_window(100 * cost, SMALL)
     for entry in range(300):
         window.insert([(encode_key(299 - entry, 1, entry), encode_value(1, b"x" * 10))])
         window.check()
-    assert 100 * limits.NEAR_TERM_FILL <= len(window) <= 100
+    assert 100 * SMALL.near_term_fill <= len(window) <= 100
     assert window.high == encode_key(len(window), 1, 299 - len(window))
 
 
-def test_an_insertion_beyond_the_budget_leaves_an_empty_range(small_blocks: None) -> None:
-    window = open_window(500)
+def test_an_insertion_beyond_the_budget_leaves_an_empty_range() -> None:
+    window = open_window(500, SMALL)
     key = encode_key(5, 1, 0)
     window.insert([(encode_key(7, 1, 1), encode_value(1, b"x" * 600)), (key, encode_value(1, b"x" * 600))])
     window.check()
@@ -213,7 +206,7 @@ def test_reading_ahead_never_sorts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_options: object) -> list[object]:
         raise AssertionError("sorted")
 
-    window = NearTermWindow(MANY_BYTES)
+    window = NearTermWindow(MANY_BYTES, USUAL)
     keys = [encode_key(9, 1, entry) for entry in range(5_100)]
     with monkeypatch.context() as context:
         context.setattr(packed_block, "sorted", refuse, raising=False)
@@ -263,14 +256,14 @@ def test_an_entry_costs_little_beside_its_value(size: int, count: int) -> None:
         return window
 
     def extend() -> NearTermWindow:
-        window = NearTermWindow(MANY_BYTES)
+        window = NearTermWindow(MANY_BYTES, USUAL)
         for first in range(0, count, 300):
             window.extend((pair_of(number, size) for number in range(first, min(first + 300, count))), END)
         return window
 
-    assert limits.WINDOW_ENTRY_OVERHEAD <= 40
+    assert WINDOW_ENTRY_OVERHEAD <= 40
     # Where long values wait to be sorted in, the buffer grows in large steps.
-    allowed = limits.WINDOW_ENTRY_OVERHEAD + (size / 100 if size > 1_000 else 0)
+    allowed = WINDOW_ENTRY_OVERHEAD + (size / 100 if size > 1_000 else 0)
     for fill in (insert, extend):
         overhead = measured_overhead(fill)
         assert 28 <= overhead <= allowed, f"{fill.__name__}: {overhead:.1f} B an entry"
@@ -287,7 +280,7 @@ def measured_overhead(fill: Callable[[], NearTermWindow]) -> float:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    window_values = window.bytes_held - len(window) * limits.WINDOW_ENTRY_OVERHEAD
+    window_values = window.bytes_held - len(window) * WINDOW_ENTRY_OVERHEAD
     return (taken - window_values) / len(window)
 
 
@@ -295,8 +288,8 @@ def pair_of(number: int, size: int) -> Pair:
     return encode_key(1_790_000_000_000 + number // 3, 100 + number % 7, number), encode_value(1, bytes(size))
 
 
-def open_window(budget_bytes: int) -> NearTermWindow:
+def open_window(budget_bytes: int, limits: IndexLimits = USUAL) -> NearTermWindow:
     """Return a window that covers everything."""
-    window = NearTermWindow(budget_bytes)
+    window = NearTermWindow(budget_bytes, limits)
     window.extend([], END)
     return window

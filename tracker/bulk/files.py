@@ -15,19 +15,26 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rocksdict import SstFileWriter
 
-from tracker import limits
 from tracker.bulk.counters import BulkCounters, BulkPartition
 from tracker.keys import KEY_LENGTH, key_time
+from tracker.limits import BulkFileLimits
 from tracker.partitions.positions import BLOCK_SHIFT, PlacedEntry, encode_records
 from tracker.position import Position
 from tracker.store.database import table_options
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
+
+VERIFY_BYTES: Final = 64 * 1024
+"""Read of a file before the thread that verifies lets others run: 0.05 ms, for which one that delivers may have to wait
+on a busy machine."""
+VERIFY_AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""Read from the disk ahead of that, at most twice as much."""
 
 
 class BulkError(Exception):
@@ -133,9 +140,9 @@ def check_file(directory: Path, file: TableFile, give_way: Callable[[], object])
         size = path.stat().st_size
         with path.open("rb", buffering=0) as source:
             read = 0
-            while block := source.read(limits.VERIFY_BYTES):
-                if read % limits.VERIFY_AHEAD_BYTES == 0 and hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(source.fileno(), read, 2 * limits.VERIFY_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            while block := source.read(VERIFY_BYTES):
+                if read % VERIFY_AHEAD_BYTES == 0 and hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(source.fileno(), read, 2 * VERIFY_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
                 crc, read = zlib.crc32(block, crc), read + len(block)
                 give_way()
             os.fsync(source.fileno())
@@ -150,13 +157,17 @@ _PLACE = KEY_LENGTH - _POSITION.size
 
 
 def write_groups(
-    directory: Path, name: str, pairs: Iterable[tuple[bytes, bytes]], partition_width_ms: int
+    directory: Path,
+    name: str,
+    pairs: Iterable[tuple[bytes, bytes]],
+    partition_width_ms: int,
+    limits: BulkFileLimits,
 ) -> Iterator[Group]:
     """Write (key, stored value) pairs, in key order, as groups named `name-N`; yield each when it is complete."""
-    writer = _GroupWriter(directory, name)
+    writer = _GroupWriter(directory, name, limits)
     for number, part in groupby(pairs, lambda pair: key_time(pair[0]) // partition_width_ms):
         yield from writer.begin(number)
-        while some := list(islice(part, limits.BULK_WRITE_ENTRIES)):
+        while some := list(islice(part, limits.bulk_write_entries)):
             writer.put(some)
     yield from writer.finish()
 
@@ -216,9 +227,10 @@ def describe_file(path: Path) -> TableFile:
 class _GroupWriter:
     """Starts a new group at the first partition after a file is full; within a partition only when it must."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, limits: BulkFileLimits) -> None:
         self._directory = directory
         self._name = name
+        self._limits = limits
         self._count = 0
         self._table: _Table | None = None
         self._files: list[TableFile] = []
@@ -231,14 +243,14 @@ class _GroupWriter:
     def begin(self, number: int) -> Iterator[Group]:
         """Start a partition; yields the group before it when that is complete."""
         self._end_partition()
-        many = len(self._partitions) >= limits.BULK_GROUP_PARTITIONS
-        if many or self._files or self._written >= limits.BULK_FILE_BYTES:
+        many = len(self._partitions) >= self._limits.bulk_group_partitions
+        if many or self._files or self._written >= self._limits.bulk_file_bytes:
             yield from self.finish()
         self._number = number
 
     def put(self, some: list[tuple[bytes, bytes]]) -> None:
         """Write entries of the partition begun."""
-        if self._written >= limits.BULK_FILE_MAX_BYTES:
+        if self._written >= self._limits.bulk_file_max_bytes:
             self._end_file()
         if self._table is None:
             self._table = _Table(self._directory, f"{self._name}-{self._count}.sst")

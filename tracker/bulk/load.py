@@ -11,8 +11,8 @@ import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
-from tracker import limits
 from tracker.bulk.counters import BulkCounters
 from tracker.bulk.files import BulkError, Group, Manifest, TableFile, check_file
 from tracker.errors import StoreError
@@ -23,6 +23,14 @@ from tracker.position import Position
 _DONE, _BEGUN = b"done", b"begun"
 _NUMBER = struct.Struct(">Q")
 _POSITIONS, _ALL = 2**63 - 1, 2**63 - 2
+
+SHORT_S: Final = 0.002
+"""A step of a bulk load that holds the thread no longer makes deliveries late by no more than they are anyway."""
+SHARE: Final = 1 / 250
+"""Share of the time that longer steps of a bulk load hold the thread that delivers: what comes due then is late by so
+much, which at less than a hundredth stays outside of the P99."""
+MAX_REST_S: Final = 1.0
+"""However long a step took: one that waited seconds for a disk is rare, and must not stop the load for minutes."""
 
 
 class BulkLoad:
@@ -138,7 +146,7 @@ class BulkLoad:
             rest_s += _rest_after(clock() - started)
             yield 0.0
             started = clock()
-        yield min(rest_s + _rest_after(clock() - started), limits.BULK_MAX_REST_S)
+        yield min(rest_s + _rest_after(clock() - started), MAX_REST_S)
 
     def _counters(self, group: Group) -> BulkCounters:
         try:
@@ -162,7 +170,7 @@ class BulkLoad:
 
 def _rest_after(held_s: float) -> float:
     # What is due during a short step is hardly late.
-    return held_s if held_s < limits.BULK_SHORT_S else held_s / limits.BULK_SHARE
+    return held_s if held_s < SHORT_S else held_s / SHARE
 
 
 class BulkRecords:
@@ -233,7 +241,7 @@ class BulkRecords:
             yield
             self._require_as_it_was(recovered)
             self._store.ingest(self.core.families.main, files)
-            for part, rest in counters.parts(limits.BULK_STEP_PARTITIONS):
+            for part, rest in counters.parts(self.core.limits.bulk_step_partitions):
                 yield
                 self._require_as_it_was(recovered)
                 self._count_in(key, first, part, rest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tracker import limits
 from tracker.index_core import IndexCore
 from tracker.keys import time_bound
 from tracker.partitions.page import PAGE_PARTITIONS, PartitionCounters
@@ -34,7 +33,7 @@ class ConsumedPartitions:
     @property
     def has_space_to_reclaim(self) -> bool:
         """Whether enough was dropped to make `reclaim` worth its while."""
-        return self._bytes_dropped >= limits.RECLAIM_BYTES and not self._core.families.damaged
+        return self._bytes_dropped >= self._core.limits.reclaim_bytes and not self._core.families.damaged
 
     def reclaim(self, end: bytes) -> None:
         """Give back the disk space of what was dropped before a key. Blocks: call it from a thread."""
@@ -43,9 +42,10 @@ class ConsumedPartitions:
 
     def _examined(self, now_ms: int) -> list[PartitionCounters]:
         now_key = time_bound(now_ms)
-        known = list(islice(self._core.table.from_number(self._next_examined), limits.DROP_EXAMINED_MAX))
+        most = self._core.limits.drop_examined_max
+        known = list(islice(self._core.table.from_number(self._next_examined), most))
         passed = [partition for partition in known if partition.end_key <= now_key]
-        complete = len(passed) < limits.DROP_EXAMINED_MAX
+        complete = len(passed) < most
         self._next_examined = 0 if complete else passed[-1].number + 1
         return passed
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tracker import limits
 from tracker.index_core import IndexCore
 from tracker.keys import KEY, KEY_LENGTH, MAX_TIMESTAMP_MS, successor
 from tracker.partitions.page import PAGE_PARTITIONS, PartitionCounters
@@ -164,12 +163,13 @@ class Damage:
         """Whether ranges are to be filled again, or damaged files to be left."""
         return bool(self._known) or self._families.damaged
 
-    def move_some(self, limit: int = limits.MOVE_ENTRIES) -> bool:
-        """Move at most about `limit` entries out of the damaged family; return True when some are left.
+    def move_some(self, limit: int | None = None) -> bool:
+        """Move at most about `limit` entries, by default one write's, out of the damaged family; True: some are left.
 
         Raises StoreError; then they are where they were.
         """
-        families = self._families
+        families, at_once = self._families, self._core.limits.move_entries
+        limit = at_once if limit is None else limit
         if families.other is None:
             return False
         while limit > 0:
@@ -177,7 +177,7 @@ class Damage:
             if known is None:
                 self._switch()
                 return False
-            limit -= self._move(known, min(limit, limits.MOVE_ENTRIES))
+            limit -= self._move(known, min(limit, at_once))
         return True
 
     def _move(self, known: PartitionCounters, limit: int) -> int:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
+from typing import Final
 
-from tracker import limits
 from tracker.entries import LONG_COUNT, DueEntry, decode_value
 from tracker.keys import KEY, KEY_LENGTH
+
+WINDOW_ENTRY_OVERHEAD: Final = 40
+"""Bytes a window entry costs beside its stored value: key and offset take 28, the rest is the growing room of the
+buffers that take entries in and a share of the block's objects. Values beyond a kilobyte add up to 1 % of their
+length."""
 
 
 class PackedBlock:
@@ -40,7 +45,7 @@ class PackedBlock:
     @property
     def size(self) -> int:
         """What the entries count for in a budget."""
-        return self.value_bytes + len(self) * limits.WINDOW_ENTRY_OVERHEAD
+        return self.value_bytes + len(self) * WINDOW_ENTRY_OVERHEAD
 
     # --- filling it
 
@@ -88,7 +93,7 @@ class PackedBlock:
 
     def fitting(self, room: int) -> int:
         """Return how many entries of the base, from the first on, count for at most so many bytes."""
-        ends, overhead = self.ends, limits.WINDOW_ENTRY_OVERHEAD
+        ends, overhead = self.ends, WINDOW_ENTRY_OVERHEAD
         return bisect_right(range(len(ends)), room, key=lambda at: ends[at] + (at + 1) * overhead)
 
     # --- reading

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from tracker import limits
 from tracker.entries import DueEntry
 from tracker.keys import FIRST_KEY
-from tracker.near.packed_block import PackedBlock
+from tracker.limits import IndexLimits
+from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD, PackedBlock
 
 
 class NearTermWindow:
@@ -18,9 +18,10 @@ class NearTermWindow:
     is sorted when it is read, or when many entries came in since; one that grew too large is split on that occasion.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, limits: IndexLimits) -> None:
         """Start as an empty range; the budget counts stored values and what it takes to hold them."""
         self.budget_bytes = budget_bytes
+        self._limits = limits
         self.low = FIRST_KEY
         self.high = FIRST_KEY
         self.bytes_held = 0
@@ -35,7 +36,7 @@ class NearTermWindow:
     @property
     def is_full(self) -> bool:
         """Whether reading ahead should stop; a part of the budget is left for arriving entries."""
-        return self.bytes_held >= self.budget_bytes * limits.NEAR_TERM_FILL
+        return self.bytes_held >= self.budget_bytes * self._limits.near_term_fill
 
     def covers(self, key: bytes) -> bool:
         """Tell whether a key or bound lies in the range."""
@@ -61,7 +62,7 @@ class NearTermWindow:
 
     def slice(self, start: bytes, end: bytes) -> Iterator[DueEntry]:
         """Iterate over the entries with start <= key < end, in order; the window must not change meanwhile."""
-        at, step = self._block_of(start), limits.WINDOW_READ_ENTRIES
+        at, step = self._block_of(start), self._limits.window_read_entries
         while at < len(self._blocks) and self._bounds[at] < end:
             block = self._settle(at)
             first, last = block.rank(start), block.rank(end)
@@ -92,7 +93,7 @@ class NearTermWindow:
             self._bounds.append(self.low)
             self._blocks.append(PackedBlock())
         bounds, blocks, find = self._bounds, self._blocks, bisect_right
-        load, most = limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_TAIL_BYTES
+        load, most = self._limits.window_block_entries, self._limits.window_tail_bytes
         # Blocks that fill up evenly are ripe all at once: most of them wait for a later call, up to twice the load.
         settles = -(-len(entries) // load)
         size = 0
@@ -108,13 +109,13 @@ class NearTermWindow:
                 self._settle(at)
                 settles -= 1
         self._count += len(entries)
-        self.bytes_held += size + len(entries) * limits.WINDOW_ENTRY_OVERHEAD
+        self.bytes_held += size + len(entries) * WINDOW_ENTRY_OVERHEAD
         if self.bytes_held > self.budget_bytes:
             self._cut_far_end()
 
     def extend(self, pairs: Iterable[tuple[bytes, bytes]], high: bytes) -> None:
         """Append the (key, stored value) pairs that were read from the range's end on and move the end."""
-        load, most = limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_BLOCK_BYTES
+        load, most = self._limits.window_block_entries, self._limits.window_block_bytes
         keys: list[bytes] = []
         values: list[bytes] = []
         size = 0
@@ -211,7 +212,8 @@ class NearTermWindow:
         """Sort a block and split it if it is too large; return the one now in its place."""
         block = self._blocks[at]
         block.normalise()
-        parts = block.split(limits.WINDOW_BLOCK_ENTRIES, limits.WINDOW_BLOCK_BYTES)
+        limits = self._limits
+        parts = block.split(limits.window_block_entries, limits.window_block_bytes)
         if len(parts) > 1:
             self._blocks[at : at + 1] = parts
             self._bounds[at + 1 : at + 1] = [part.key_at(0) for part in parts[1:]]
@@ -222,8 +224,8 @@ class NearTermWindow:
         last = self._blocks[-1] if self._blocks else None
         if (
             last is not None
-            and len(last) + len(keys) <= limits.WINDOW_BLOCK_ENTRIES
-            and last.value_bytes + size <= limits.WINDOW_BLOCK_BYTES
+            and len(last) + len(keys) <= self._limits.window_block_entries
+            and last.value_bytes + size <= self._limits.window_block_bytes
         ):
             last.normalise()
         else:
@@ -232,10 +234,10 @@ class NearTermWindow:
             self._blocks.append(last)
         last.append(keys, values)
         self._count += len(keys)
-        self.bytes_held += size + len(keys) * limits.WINDOW_ENTRY_OVERHEAD
+        self.bytes_held += size + len(keys) * WINDOW_ENTRY_OVERHEAD
 
     def _cut_far_end(self) -> None:
-        enough = self.budget_bytes * limits.NEAR_TERM_FILL
+        enough = self.budget_bytes * self._limits.near_term_fill
         while self.bytes_held > self.budget_bytes:
             at = len(self._blocks) - 1
             last = self._blocks[at]

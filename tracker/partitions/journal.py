@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tracker import limits
+from tracker.limits import IndexLimits
 from tracker.partitions.page import PartitionPage
 from tracker.partitions.positions import RECORD_KEY_LENGTH, DamagedRecord, PlacedEntry, PositionIndex
 from tracker.partitions.table import PartitionTable
@@ -22,11 +22,12 @@ from tracker.store.store import Store
 class Journal:
     """Stores a partition table; `TopicIndex` writes its journal records along with the entries."""
 
-    def __init__(self, store: Store, keys: TopicKeys, table: PartitionTable) -> None:
+    def __init__(self, store: Store, keys: TopicKeys, table: PartitionTable, limits: IndexLimits) -> None:
         """Use `load` on what is stored."""
         self._store = store
         self._keys = keys
         self._table = table
+        self._limits = limits
         self.damaged: list[bytes] = []
         """Keys of position records that `load` could not read: what they speak of is not counted."""
         self._entries = 0
@@ -39,7 +40,7 @@ class Journal:
         """Whether it is time for a round, or one is under way."""
         if self._round_end is not None:
             return True
-        return self._entries >= limits.JOURNAL_ENTRIES or self._writes >= limits.JOURNAL_WRITES
+        return self._entries >= self._limits.journal_entries or self._writes >= self._limits.journal_writes
 
     def load(self, record: TopicRecord, positions: PositionIndex) -> None:
         """Fill the table from pages and journal."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from rocksdict import (
     AccessType,
@@ -19,11 +19,16 @@ from rocksdict import (
     WriteBatch,
 )
 
-from tracker import limits
 from tracker.errors import StoreError, is_damage
+from tracker.limits import StoreLimits
 from tracker.store.damage_notes import DamageNotes
 
 _DEFAULT_FAMILY = "default"
+
+TABLE_FORMAT: Final = 6
+"""RocksDB's version of table files, readable since 8.5: a block that was put in the wrong place is noticed."""
+BLOCK_BYTES: Final = 16 * 1024
+"""Entries are compressed in blocks of this size: smaller ones compress worse, larger ones make look-ups slower."""
 
 
 class NotOpen:
@@ -65,10 +70,11 @@ class TopicFamily:
 class RocksEngine:
     """See `Engine`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: StoreLimits) -> None:
         """Nothing is opened yet."""
         self._path = path
-        self._cache = Cache(limits.BLOCK_CACHE_BYTES)
+        self._limits = limits
+        self._cache = Cache(limits.block_cache_bytes)
 
     def families(self) -> list[str]:
         """Return the names of the column families on disk."""
@@ -78,11 +84,11 @@ class RocksEngine:
     def open(self, notes: DamageNotes, *, writable: bool | None = None) -> Any:
         """Open the database; where `writable` is None it may be nothing yet."""
         access = {None: None, True: AccessType.read_write(), False: AccessType.read_only(False)}[writable]
-        return open_database(self._path, self._cache, notes, access)
+        return open_database(self._path, self._cache, notes, self._limits, access)
 
     def create_family(self, database: Any, name: str) -> None:
         """Make a column family, durably."""
-        database.create_column_family(name, family_options(self._cache))
+        database.create_column_family(name, family_options(self._cache, self._limits))
 
     def new_batch(self) -> Any:
         """Return an empty write batch."""
@@ -95,7 +101,7 @@ class RocksEngine:
         reader.ingest_external_file(files, options)
 
 
-def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None) -> Any:
+def open_database(path: Path, cache: Any, notes: DamageNotes, limits: StoreLimits, access: Any = None) -> Any:
     """Open what is there; without `access` it may be nothing yet."""
     known = access is not None or (path / "CURRENT").exists()
     families = Rdict.list_cf(str(path)) if known else [_DEFAULT_FAMILY]
@@ -103,9 +109,9 @@ def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None
     notes.settle(families)
 
     def attempt(checked: bool) -> Any:
-        database_options = _database_options(cache)
+        database_options = _database_options(cache, limits)
         database_options.set_paranoid_checks(checked)
-        options = {name: family_options(cache, notes.is_damaged(name) or not checked) for name in families}
+        options = {name: family_options(cache, limits, notes.is_damaged(name) or not checked) for name in families}
         return Rdict(str(path), database_options, options, access)
 
     try:
@@ -120,15 +126,15 @@ def open_database(path: Path, cache: Any, notes: DamageNotes, access: Any = None
         return attempt(checked=False)
 
 
-def _database_options(cache: Any) -> Any:
-    options = family_options(cache)
+def _database_options(cache: Any, limits: StoreLimits) -> Any:
+    options = family_options(cache, limits)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    options.set_db_write_buffer_size(limits.DB_WRITE_BUFFER_BYTES)
-    options.set_max_total_wal_size(limits.MAX_WAL_BYTES)
-    options.set_max_open_files(limits.MAX_OPEN_FILES)
-    options.set_keep_log_file_num(limits.INFO_LOG_FILES)
-    options.set_max_log_file_size(limits.INFO_LOG_BYTES)
+    options.set_db_write_buffer_size(limits.db_write_buffer_bytes)
+    options.set_max_total_wal_size(limits.max_wal_bytes)
+    options.set_max_open_files(limits.max_open_files)
+    options.set_keep_log_file_num(limits.info_log_files)
+    options.set_max_log_file_size(limits.info_log_bytes)
     options.set_max_background_jobs(2)
     options.set_stats_dump_period_sec(0)
     options.set_allow_concurrent_memtable_write(False)  # one thread writes: no need to pay for more
@@ -144,8 +150,8 @@ def table_options(cache: Any = None) -> Any:
     tables = BlockBasedOptions()
     if cache is not None:
         tables.set_block_cache(cache)
-    tables.set_format_version(limits.TABLE_FORMAT)
-    tables.set_block_size(limits.BLOCK_BYTES)
+    tables.set_format_version(TABLE_FORMAT)
+    tables.set_block_size(BLOCK_BYTES)
     # Index blocks are read when needed: of all entries they would take more memory than everything else.
     tables.set_index_type(BlockBasedIndexType.two_level_index_search())
     tables.set_cache_index_and_filter_blocks(True)
@@ -155,17 +161,17 @@ def table_options(cache: Any = None) -> Any:
     return options
 
 
-def family_options(cache: Any, damaged: bool = False) -> Any:
+def family_options(cache: Any, limits: StoreLimits, damaged: bool = False) -> Any:
     """Return the options of a column family; the files of a damaged one are left as they are."""
     options = table_options(cache)
     options.set_disable_auto_compactions(damaged)
-    options.set_write_buffer_size(limits.WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(limits.WRITE_BUFFERS)
+    options.set_write_buffer_size(limits.write_buffer_bytes)
+    options.set_max_write_buffer_number(limits.write_buffers)
     options.set_level_compaction_dynamic_level_bytes(True)
     # What was just written is rewritten soon, and again on the first levels: compressing it well each time would cost a
     # third of the rate of writing. The levels below hold nearly all of a large index.
     options.set_compression_per_level(
         [DBCompressionType.none(), DBCompressionType.lz4(), *[DBCompressionType.zstd()] * 5]
     )
-    options.set_level_zero_file_num_compaction_trigger(limits.FRESH_FILES)
+    options.set_level_zero_file_num_compaction_trigger(limits.fresh_files)
     return options

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from filelock import FileLock, Timeout
 
-from tracker import limits
 from tracker.errors import DataDirectoryLocked, StoreError, UnsupportedFormat
+from tracker.limits import StoreLimits
 from tracker.store.damage_notes import DamageNotes
 from tracker.store.database import NotOpen, RocksEngine, TopicFamily
 from tracker.store.engine import Engine
@@ -29,6 +29,8 @@ _LOCK_NAME = "bridge.lock"
 _DATABASE_NAME = "CURRENT"
 """A file of RocksDB's: a copy of a data directory may lack ours."""
 _PROBE_NAME = "bridge.probe"
+PROBE_BYTES: Final = 8 * 1024 * 1024
+"""Written to see whether a disk that failed takes data again: more than one batch of entries, quick to sync."""
 
 
 class Lock(Protocol):
@@ -69,7 +71,9 @@ class Store:
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, *, at_boundary: Callable[[str], None] | None = None) -> Store:
+    def open(
+        cls, path: Path, limits: StoreLimits | None = None, *, at_boundary: Callable[[str], None] | None = None
+    ) -> Store:
         """Open or create a data directory; raises DataDirectoryLocked, UnsupportedFormat or StoreError.
 
         For tests, `at_boundary` is called "before write", "after write", and the same with "sync", "create" and
@@ -88,7 +92,13 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot lock the data directory {path}: {error}") from error
         try:
-            store = cls(path, lock, RocksEngine(path), DamageNotes(path), at_boundary)
+            store = cls(
+                path,
+                lock,
+                RocksEngine(path, StoreLimits() if limits is None else limits),
+                DamageNotes(path),
+                at_boundary,
+            )
             store.exposed = exposed
         except Exception as error:
             lock.release()
@@ -232,13 +242,13 @@ class Store:
         probe = self.path / _PROBE_NAME
         try:
             # Opening anew writes out what the logs hold.
-            needed = sum(log.stat().st_size for log in self.path.glob("*.log")) + limits.PROBE_BYTES
+            needed = sum(log.stat().st_size for log in self.path.glob("*.log")) + PROBE_BYTES
             free = shutil.disk_usage(self.path).free
             if free < needed:
                 raise StoreError(f"{free} bytes are free for {self.path}, {needed} are needed")
             try:
                 with probe.open("wb") as file:
-                    file.write(os.urandom(limits.PROBE_BYTES))  # nothing a file system would compress
+                    file.write(os.urandom(PROBE_BYTES))  # nothing a file system would compress
                     file.flush()
                     os.fsync(file.fileno())
             finally:

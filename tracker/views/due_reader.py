@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from tracker import limits
 from tracker.entries import DueEntry
 from tracker.errors import StoreError
 from tracker.keys import KEY, key_time, successor, time_bound
+from tracker.limits import IndexLimits
+from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD
 from tracker.near.window import NearTermWindow
 from tracker.partitions.reader import DiskReader
 from tracker.partitions.table import PartitionTable
@@ -19,11 +20,12 @@ _NEVER = time_bound(2**64 - 1)
 class DueReader:
     """Moves the cursors of views over one index, and the window along with them."""
 
-    def __init__(self, window: NearTermWindow, disk: DiskReader, table: PartitionTable) -> None:
+    def __init__(self, window: NearTermWindow, disk: DiskReader, table: PartitionTable, limits: IndexLimits) -> None:
         """Read a window and the disk behind it."""
         self.window = window
         self._disk = disk
         self._table = table
+        self._limits = limits
         self._version = 0
 
     def invalidate(self) -> None:
@@ -40,7 +42,7 @@ class DueReader:
         found = view.take_expedited(limit, max_bytes, self.get) if view.has_expedited else []
         if view.late_count and len(found) < limit:
             found += view.take_late(bound, limit - len(found), max_bytes, self.get)
-        scan_left, bytes_left = limit * limits.SCAN_FACTOR, max_bytes - _size(found)
+        scan_left, bytes_left = limit * self._limits.scan_factor, max_bytes - _size(found)
         while len(found) < limit and scan_left > 0 and bytes_left > 0 and view.cursor < bound:
             try:
                 scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
@@ -75,7 +77,7 @@ class DueReader:
             return False
         # A view that is far behind must not keep the window from those that are on time: it reads the disk.
         passed = max(cursors) if window.is_full else min(cursors)
-        if window.release_below(passed, limit * limits.RELEASE_FACTOR):
+        if window.release_below(passed, limit * self._limits.release_factor):
             return True
         if window.low == window.high:
             window.restart_at(max(cursors))
@@ -139,9 +141,9 @@ class DueReader:
                         view.first_ahead = (self._version, view.cursor, key)
                         return key_time(key)
                     looked += 1
-                    if looked > limits.FIRST_WAITING_LOOKS:
+                    if looked > self._limits.first_waiting_looks:
                         return key_time(key)
-            if looked > limits.FIRST_WAITING_LOOKS:
+            if looked > self._limits.first_waiting_looks:
                 return key_time(partition.end_key)
         return None
 
@@ -153,12 +155,12 @@ class DueReader:
 
     def _extend_window(self, end: bytes, limit: int) -> bool:
         window = self.window
-        room = window.budget_bytes * limits.NEAR_TERM_FILL - window.bytes_held
+        room = window.budget_bytes * self._limits.near_term_fill - window.bytes_held
         read: list[tuple[bytes, bytes]] = []
         version, high = self._version, end
         for pair in self._disk.pairs(window.high, end):
             read.append(pair)
-            room -= len(pair[1]) + limits.WINDOW_ENTRY_OVERHEAD
+            room -= len(pair[1]) + WINDOW_ENTRY_OVERHEAD
             if room <= 0 or len(read) == limit:
                 high = successor(pair[0])
                 break

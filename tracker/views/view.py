@@ -8,7 +8,6 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from tracker import limits
 from tracker.entries import DueEntry
 from tracker.keys import FIRST_KEY, KEY, KEY_TIME
 from tracker.position import Position
@@ -25,8 +24,10 @@ class SubscriptionView:
     missing in the index (persisted with the acks). `counter` knows how many entries of each time partition are acked.
     """
 
-    def __init__(self, name: str, partition_width_ms: int, acks: AckSet, covered: bool = False) -> None:
-        """Start with the cursor before everything."""
+    def __init__(
+        self, name: str, partition_width_ms: int, acks: AckSet, late_keys_max: int, covered: bool = False
+    ) -> None:
+        """Start with the cursor before everything; `late_keys_max`: as of `IndexLimits`."""
         self.name = name
         self.acks = acks
         self.counter = AckCounter(partition_width_ms)
@@ -46,6 +47,7 @@ class SubscriptionView:
         """The index's cache of the first key that waits: (index version, cursor, key)."""
         self._width = partition_width_ms
         self._late: Any = SortedList()
+        self._late_keys_max = late_keys_max
         self._late_keys: dict[tuple[int, int], bytes] = {}
         self._held: dict[int, int] = {}
         self._expedited: dict[tuple[int, int], bytes] = {}
@@ -186,7 +188,7 @@ class SubscriptionView:
                 self._late.add(key)
                 self._late_keys[position] = key
                 self._hold(KEY_TIME.unpack_from(key)[0] // self._width, 1)
-        if len(self._late) > limits.LATE_KEYS_MAX:
+        if len(self._late) > self._late_keys_max:
             # Reading the stretch again costs time, remembering it would cost memory without bound.
             self.cursor = self._late[0]
             self._clear_late()

@@ -17,12 +17,13 @@ from tracker.views.view import SubscriptionView
 class ViewRecords:
     """Views by subscription, loaded from the store and written back when they changed."""
 
-    def __init__(self, store: Store, keys: TopicKeys, table: PartitionTable) -> None:
+    def __init__(self, store: Store, keys: TopicKeys, table: PartitionTable, late_keys_max: int) -> None:
         """Load what is stored."""
         self.by_name: dict[str, SubscriptionView] = {}
         self._store = store
         self._keys = keys
         self._width = table.width_ms
+        self._late_keys_max = late_keys_max
         self._stored: dict[str, bytes] = {}
         self._expedited: dict[str, bytes] = {}
         for key, record in store.records(keys.views):
@@ -35,7 +36,7 @@ class ViewRecords:
         known = self.by_name.get(subscription)
         if known is not None:
             return known
-        view = SubscriptionView(subscription, self._width, AckSet())
+        view = SubscriptionView(subscription, self._width, AckSet(), self._late_keys_max)
         record = _record(view)
         batch = self._store.new_batch()
         batch.put(self._keys.view(subscription), record)
@@ -121,7 +122,7 @@ class ViewRecords:
     def _load(self, name: str, record: bytes, table: PartitionTable) -> SubscriptionView:
         stored = StoredView.decode(record)
         acks = AckSet.load(stored.mark_delete, self._numbered_records(self._keys.acks(name)))
-        view = SubscriptionView(name, self._width, acks, stored.covered)
+        view = SubscriptionView(name, self._width, acks, self._late_keys_max, stored.covered)
         view.dispatched_until_ms = stored.dispatched_until_ms
         view.history = stored.history
         for page_number, counts in self._numbered_records(self._keys.counts(name)):
