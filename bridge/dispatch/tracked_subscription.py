@@ -277,7 +277,7 @@ class TrackedSubscription:
                 self.acknowledge_again(positions)
 
     def poll_cursor(self) -> None:
-        """Have the broker's mark-delete position follow the acks; to be called every CURSOR_POLL_S."""
+        """Have the broker's mark-delete position follow the acks; to be called every `cursor_poll_s`."""
         state = next(iter(self.dispatcher.consumers), None)
         if state is not None and self._outlet is not None and self.dispatching:
             asked_for = self._outlet.feed

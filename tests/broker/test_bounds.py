@@ -136,7 +136,7 @@ async def test_two_hundred_clients(bridge: BridgeProcess, topic: str) -> None:
     await wait_until_async(lambda: sum(client.messages.qsize() for client in connected) >= 1_000, "all messages")
     received = [client.messages.get_nowait().position for client in connected for _ in range(client.messages.qsize())]
     assert sorted(received) == sent
-    # In turns of ROUND_ROBIN_BATCH: nobody gets everything.
+    # In turns of `round_robin_batch`: nobody gets everything.
     assert sum(1 for client in connected if client.messages.empty()) == 200
     for client in connected:
         await client.close()

@@ -29,12 +29,12 @@ REFUSED = 20_000
 SERVED = 20
 """Messages of a neighbour meanwhile, of about 100: one or two come through where a flood is worked off first."""
 UNREAD_MB = 100
-"""Half of what is answered, and far more than `CLIENT_UNREAD`: allocators do not give everything back."""
+"""Half of what is answered, and far more than `client_unread`: allocators do not give everything back."""
 
 
 @pytest.fixture(scope="module")
 def flooded(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
-    process = BridgeProcess(pulsar, tmp_path_factory.mktemp("flooded"), {"LOG_PAUSE_S": 1.0}).start()
+    process = BridgeProcess(pulsar, tmp_path_factory.mktemp("flooded"), {"log_pause_s": 1.0}).start()
     yield process
     process.stop()
 

@@ -13,7 +13,7 @@ from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
 
 INTERVAL_S = 1.0
-LIMITS = {"KEEP_ALIVE_INTERVAL_S": INTERVAL_S, "CURSOR_POLL_S": 0.2}
+LIMITS = {"keep_alive_interval_s": INTERVAL_S, "cursor_poll_s": 0.2}
 
 
 @pytest.fixture(scope="module")
