@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from bridge import limits
 from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import BrokerError
+from bridge.clock import system_randbits
 from bridge.ledgers.internal_stats import CursorState, LedgerState
+from bridge.limits import ConnectionLimits
+from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
@@ -20,11 +22,13 @@ from bridge.topics.context import BridgeContext
 from bridge.topics.ownership import Ownership
 from bridge.topics.topics import SyncLoop
 from bridge.topics.tracked_topic import TrackedTopic
+from tests.changed_limits import changed
 from tests.helpers import wait_until_async
 from tests.simulation.disk import Disk, SimulatedStore
 from tracker import Position
 
 TOPIC = "persistent://public/default/t"
+QUICK = changed(retry_backoff_s=(0.001,), sync_interval_s=0.001, election_poll_s=0.001)
 OWN, OTHER = "pulsar://bridge-0:6650", "pulsar://bridge-1:6650"
 
 
@@ -36,6 +40,8 @@ def _unseen() -> Iterator[None]:
 
 class Connection:
     """Takes every command, refuses the types in `refused`, and does not answer who stands for a second time."""
+
+    limits = ConnectionLimits()
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -85,7 +91,7 @@ class Admin:
 
 
 def candidate(connection: Connection) -> Ownership:
-    return Ownership(cast(Any, connection), TOPIC, OWN, {})
+    return Ownership(cast(Any, connection), TOPIC, OWN, {}, QUICK.topics)
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -109,9 +115,8 @@ async def test_a_deleted_cursor_has_no_consumer_to_close() -> None:
     assert connection.sent[1:] == [BaseCommand.UNSUBSCRIBE]
 
 
-async def test_statistics_that_an_election_has_overtaken_elect_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_statistics_that_an_election_has_overtaken_elect_nobody() -> None:
     """It was alone when it asked; before the answer came, another one was elected: both would dispatch."""
-    monkeypatch.setattr(limits, "ELECTION_POLL_S", 0.001)
     connection, admin = Connection(), Admin()
     ownership = candidate(connection)
 
@@ -138,14 +143,12 @@ async def test_who_is_alone_need_not_wait_for_the_broker_s_word() -> None:
 
 async def test_a_store_that_failed_is_opened_anew_by_who_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until there is room the bridge does not stand again: it would keep the topic from one that can serve it."""
-    for name, value in {"RETRY_BACKOFF_S": (0.001,), "SYNC_INTERVAL_S": 0.001, "ELECTION_POLL_S": 0.001}.items():
-        monkeypatch.setattr(limits, name, value)
     disk, connection = Disk(), Connection()
     store = SimulatedStore(disk)
     probes = Probes(store)
     monkeypatch.setattr(store, "probe", probes)
     failures = Failures()
-    syncing = SyncLoop(store, failures)
+    syncing = SyncLoop(store, failures, Backoff(system_randbits, QUICK.retry_backoff_s), QUICK.topics)
     topic = TrackedTopic(TOPIC, context(store, connection, syncing, failures))
     disk.full = True
     running = [asyncio.ensure_future(work) for work in (syncing.run(), topic.run())]
@@ -198,4 +201,5 @@ def context(store: SimulatedStore, connection: Connection, syncing: SyncLoop, fa
         synced=syncing.synced,
         spark=cast(SparkSettings, None),
         failures=failures,
+        limits=QUICK,
     )
