@@ -35,7 +35,8 @@ fast: $(STAMP)   ## what can be known within a minute and without Java: style, t
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target style types fast-tests fast-seeds
 
 fast-tests: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not broker" --junitxml=$(REPORTS)/fast.xml tests/model tests/unit $(ARGS)
+	# More workers than processors: many of these tests wait for a disk.
+	DELAY_BRIDGE_FAST=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow and not broker" --junitxml=$(REPORTS)/fast.xml tests/model tests/unit $(ARGS)
 
 fast-seeds: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds 100 --seconds 30 --faults 8 --messages 60

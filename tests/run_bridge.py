@@ -5,6 +5,7 @@ the test run that started it.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -35,8 +36,11 @@ async def serve(settings: dict[str, Any], limits: dict[str, Any]) -> None:
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-    sys.stdin.buffer.read()
-    loop.call_soon_threadsafe(ended.set)
+    # Not by sys.stdin: Python cannot end while a thread waits with its lock.
+    while os.read(0, 4096):
+        pass
+    with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+        loop.call_soon_threadsafe(ended.set)
 
 
 def main() -> None:
