@@ -230,9 +230,10 @@ class RawClient(asyncio.Protocol):
         producer_id: int = 1,
         sequence_id: int = 0,
         messages: int | None = None,
+        publish_ms: int = 1,
     ) -> tuple[int, int]:
         """SEND; returns the position once stored. `messages`: what the metadata calls the size of the batch."""
-        metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=1)
+        metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=publish_ms)
         if deliver_at is not None:
             metadata.deliver_at_time = deliver_at
         if messages is not None:

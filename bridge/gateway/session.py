@@ -201,6 +201,8 @@ class ClientSession(SlicedReads):
 
     def on_server_frames(self, upstream: Upstream, frames: list[Frame]) -> None:
         """Relay to the client what is not for the gateway itself, in one write."""
+        if self._transport is None:
+            return  # a connection with TLS hands on what it holds while it is being closed
         out: list[bytes | memoryview] = []
         for frame in frames:
             data = self._shown(upstream, frame)

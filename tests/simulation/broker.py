@@ -71,14 +71,14 @@ class Consumer:
         self.broker.send(command)
 
     def read(self, topic: Topic) -> None:
-        """Send what there are permits for; a batch takes as many as it has messages, and they may go below zero."""
+        """Send as many entries as there are permits. A batch takes as many as it has messages: they go below zero."""
         self.next = max(self.next, topic.trimmed)
         out = []
         while self.permits > 0 and self.next < topic.end:
-            entry = topic.entries[self.next]
-            self.permits -= entry.messages
-            self.next += 1
-            out.append(self._framer.head(*entry.place, 0, len(entry.raw)) + entry.raw)
+            entries = topic.entries[self.next : self.next + self.permits]
+            self.permits -= sum(entry.messages for entry in entries)
+            self.next += len(entries)
+            out += [self._framer.head(*entry.place, 0, len(entry.raw)) + entry.raw for entry in entries]
         if out:
             self.broker.write(b"".join(out))
 
@@ -289,6 +289,7 @@ class Broker(asyncio.Protocol):
                     break  # an id beyond the end takes those behind it along
                 if not message_id.ack_set:
                     cursor.ack(number)
+        self._cluster.open_soon(cursor)
         if body.HasField("request_id"):
             command = BaseCommand(type=BaseCommand.ACK_RESPONSE)
             command.ackResponse.consumer_id, command.ackResponse.request_id = body.consumer_id, body.request_id
@@ -309,8 +310,7 @@ class Broker(asyncio.Protocol):
         consumer = self._consumer(body.consumer_id)
         topic = self._cluster.topics[consumer.topic]
         if body.HasField("message_id"):
-            ledger, entry = body.message_id.ledgerId, body.message_id.entryId
-            number = topic.end if ledger == NOWHERE else topic.first_from((ledger, entry))
+            number = topic.first_from((_signed(body.message_id.ledgerId), _signed(body.message_id.entryId)))
         else:
             number = first_published(topic, body.message_publish_time)
         self._cluster.seek(consumer.topic, consumer.subscription, number)
@@ -357,6 +357,11 @@ class Broker(asyncio.Protocol):
             raise Refused(ServerError.ServiceNotReady, f"Topic {topic} is not served by this broker")
         if topic in self._cluster.fenced:
             raise Refused(ServerError.ServiceNotReady, f"Topic {topic} is temporarily unavailable")
+
+
+def _signed(number: int) -> int:
+    """Positions may begin before the first entry, and before the first ledger."""
+    return number - 2**64 if number >= 2**63 else number
 
 
 def first_published(topic: Topic, publish_ms: int) -> int:

@@ -16,6 +16,8 @@ from tests.simulation.network import Address
 PORT = 6650
 FAILOVER_DELAY_S = 1.0
 """Between a Failover consumer's election and the news of it."""
+LEDGER_S = (0.002, 0.1)
+"""How long it takes to make a ledger for a cursor."""
 STORED_RANGES = 40
 """Ranges of acks that are stored of a cursor, 10,000 by default at a real broker."""
 
@@ -143,16 +145,20 @@ class Cluster:
         self._close_clients(name)
         self.topics.pop(name, None)
 
-    def expire(self, name: str, published_before_ms: int) -> None:
-        """Move all cursors past what was published before a time, as brokers do where messages have a time to live."""
+    def expire(self, name: str, published_before_ms: int, only: str | None = None) -> None:
+        """Move all cursors past what was published before a time, as brokers do where messages have a time to live.
+
+        `only`: the cursor of this subscription, as an operator may.
+        """
         topic = self.topics.get(name)
         if topic is None or name not in self.owners:
             return
         number = first_published(topic, published_before_ms) - 1
         for subscription, cursor in topic.cursors.items():
             passed = [each for each in range(cursor.state.first, number + 1) if each not in cursor.state.acked]
-            if passed:
+            if passed and only in (None, subscription):
                 cursor.ack_upto(number, cursor.state.properties)
+                self.open_soon(cursor)
                 if self.on_expired is not None:
                     self.on_expired(subscription, [topic.place_of(each) for each in passed])
 
@@ -162,6 +168,14 @@ class Cluster:
         if topic is not None:
             topic.roll(self._next_ledger())
             topic.trim()
+
+    def open_soon(self, cursor: Cursor) -> None:
+        """Make a cursor's ledger if it needs one, unless it is loaded or set anew before."""
+        state = cursor.state
+        if cursor.coming is not None:
+            asyncio.get_running_loop().call_later(
+                self.chance.uniform(*LEDGER_S), lambda: cursor.open() if cursor.state is state else None
+            )
 
     def _next_ledger(self) -> int:
         self._ledgers += self.chance.randint(1, 3)

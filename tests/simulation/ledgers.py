@@ -49,18 +49,28 @@ class CursorState:
 
 
 class Cursor:
-    """A durable subscription's."""
+    """A durable subscription's.
+
+    It has a ledger of its own, made when it first moves after it was loaded. Until then its properties stay as they
+    were, and of those that come meanwhile the last count: acks of single entries come with the old ones.
+    """
 
     def __init__(self, first: int) -> None:
         """From an entry on; stored."""
         self.state = CursorState(first)
         self.stored = self.state.copy()
+        self.coming: dict[str, int] | None = None
+        """Properties that count once the cursor has a ledger; None when none wait for it."""
+        self._has_ledger = False
 
     def ack(self, number: int) -> None:
         """One entry."""
-        if number >= self.state.first:
+        first = self.state.first
+        if number >= first:
             self.state.acked.add(number)
             self.state.advance()
+            if self.state.first > first and not self._has_ledger:
+                self.coming = dict(self.state.properties)
 
     def ack_upto(self, number: int, properties: dict[str, int]) -> None:
         """Everything up to an entry; the properties become the cursor's."""
@@ -68,16 +78,27 @@ class Cursor:
             return
         self.state.first = number + 1
         self.state.acked = {each for each in self.state.acked if each > number}
-        self.state.properties = dict(properties)
+        if self._has_ledger:
+            self.state.properties = dict(properties)
+        else:
+            self.coming = dict(properties)
         self.state.advance()
+
+    def open(self) -> None:
+        """It has its ledger."""
+        self._has_ledger = True
+        if self.coming is not None:
+            self.state.properties, self.coming = self.coming, None
 
     def reset(self, first: int) -> None:
         """Set anew: stored at once, without properties."""
         self.state = CursorState(first)
         self.stored = self.state.copy()
+        self.coming, self._has_ledger = None, True
 
     def store(self, ranges: int) -> None:
         """As brokers do now and then, and when a topic is closed in order."""
+        self.open()
         self.stored = self.state.copy(ranges)
 
     def reload(self) -> set[int]:
@@ -85,6 +106,7 @@ class Cursor:
         before = self.state
         self.state = self.stored.copy()
         self.state.advance()
+        self.coming, self._has_ledger = None, False
         known = before.acked | set(range(self.state.first, before.first))
         return {number for number in known if number >= self.state.first and number not in self.state.acked}
 

@@ -276,6 +276,9 @@ class End(asyncio.Transport):
         self._pumping = False
         if self.lost or not self._reading:
             return
+        if self._closing:
+            self._received.clear()  # whoever closes is not told anything any more
+            return
         if self._received:
             data, self.sent_ms = self._received.popleft()
             if isinstance(self.protocol, asyncio.BufferedProtocol):

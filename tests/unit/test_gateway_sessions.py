@@ -20,7 +20,7 @@ from bridge.net.failures import Failures, Part
 from bridge.protocol import commands
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
-from tests.fake_broker import FakeBroker
+from tests.fake_broker import FakeBroker, success
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
 
@@ -224,6 +224,17 @@ async def test_what_a_session_held_is_free_whatever_fails_on_its_end(scene: Scen
     assert not scene.topics.attached
     assert scene.failures.counts == {Part.client: 1}
     await wait_until_async(lambda: scene.broker.connections == 0, "its connections to brokers are closed")
+
+
+async def test_what_a_broker_still_says_when_the_session_has_ended_goes_nowhere(scene: Scene) -> None:
+    """A connection with TLS hands on what it holds while it is being closed."""
+    client, session = await scene.client()
+    (upstream,) = session._upstreams.all()
+    await client.close()
+    await wait_until_async(lambda: not hasattr(session, "_router"), "the session has let go")
+    upstream.data_received(success(7))
+    assert not scene.failures.counts
+    await wait_until_async(lambda: scene.broker.connections == 0, "its connection to the broker is closed")
 
 
 @pytest.mark.parametrize("scene", [ConnectionLimits(log_lines_at_once=2)], indirect=True, ids=[""])
