@@ -5,6 +5,7 @@ import difflib
 
 from bridge.broker.admin import AdminClient
 from bridge.clock import wall_clock_ms
+from bridge.limits import ConnectionLimits
 from tests.clients import admin, rest_path
 from tests.cluster import PulsarCluster
 from tests.raw_client import RawClient, raw_client
@@ -19,7 +20,7 @@ class RealSite:
 
     def __init__(self, pulsar: PulsarCluster, topic: str) -> None:
         self.topic = topic
-        self.admin = AdminClient(pulsar.web_url)
+        self.admin = AdminClient(pulsar.web_url, ConnectionLimits())
         self._pulsar = pulsar
 
     async def connect(self) -> RawClient:
@@ -47,7 +48,7 @@ class SimulatedSite:
     topic = TOPIC
 
     def __init__(self, world: World) -> None:
-        self.admin = SimulatedAdmin(world.cluster, world.chance)
+        self.admin: AdminClient = SimulatedAdmin(world.cluster, world.chance)
         self._world = world
 
     async def connect(self) -> RawClient:

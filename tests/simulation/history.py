@@ -165,6 +165,7 @@ class History:
         await self._publish(3)
         await self._publish(3)
         await self._ack(client, 1, [one[7]], ack_set=(0b110,))
+        await self._ack(client, 1, [one[7]], ack_set=(0,))
         await self._ack(client, 1, [one[3]], cumulative=True)
         client.redeliver(one[1], one[8])
         await self._ack(client, 1, [one[1]])
@@ -425,4 +426,5 @@ class History:
         for name, cursor in sorted(state.cursors.items()):
             if name in subscriptions or not subscriptions:
                 mark, ranges = cursor.mark_delete_position, self.told.ranges(cursor.individually_deleted)
-                self.told.note(f"  cursor {name}", self.told.place(*mark), ranges, dict(sorted(cursor.properties.items())))
+                properties = dict(sorted(cursor.properties.items()))
+                self.told.note(f"  cursor {name}", self.told.place(*mark), ranges, properties)
