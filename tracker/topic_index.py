@@ -348,6 +348,7 @@ class TopicIndex:
 
     def _reload(self) -> None:
         """After the store was opened anew: know what is on disk, be it less or more than what was written last."""
+        self.damage.load()  # a range that was left out may be there although the write failed
         record = self._core.stored_record()
         if record is None or record == self._core.record:
             return

@@ -284,6 +284,23 @@ def test_a_failed_write_is_there_as_a_whole_or_not_at_all(
     assert faulty.open_topic(TOPIC) is family
 
 
+@pytest.mark.parametrize(("boundary", "there"), [("before write", False), ("after write", True)])
+def test_what_was_left_out_is_known_after_a_write_that_failed(
+    faulty: Store, faults: Faults, boundary: str, there: bool
+) -> None:
+    """It is there with the harvested position or without it: otherwise nobody would read it any more."""
+    index = TopicIndex(faulty, TOPIC)
+    index.start_at(Position(1, 9))
+    faults.at = boundary
+    with pytest.raises(StoreError, match="no space left"):
+        index.skip_to(Position(1, 99))
+    assert (index.harvested_position, index.damage.missing) == (Position(1, 9), [])
+    faulty.recover()
+    left_out = [(each.lowest, each.highest) for each in index.damage.missing]
+    assert index.harvested_position == Position(1, 99 if there else 9)
+    assert left_out == ([(Position(1, 10), Position(1, 99))] if there else [])
+
+
 def test_a_failed_sync_is_a_failure(faulty: Store, faults: Faults) -> None:
     put(faulty, b"k", b"v")
     faults.at = "before sync"

@@ -47,7 +47,12 @@ class Damage:
         self._keys = core.keys
         self._families = core.families
         self._copy: _Copy | None = None
-        self._known = {number_of(key): record for key, record in core.store.records(core.keys.quarantined)}
+        self._known: dict[int, bytes] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Know what is on disk."""
+        self._known = {number_of(key): record for key, record in self._store.records(self._keys.quarantined)}
 
     @property
     def ranges(self) -> list[DamagedRange]:
