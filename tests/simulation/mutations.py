@@ -58,11 +58,11 @@ def _last_one_lost(number_after: Any) -> Any:
 
 
 def _endless(init: Any) -> Any:
-    return lambda self, start: init(self, start, 10**9, 10**9)
+    return lambda self, start, *_: init(self, start, 10**9, 10**9)
 
 
 def _boundless(init: Any) -> Any:
-    return lambda self, _: init(self, 1 << 30)
+    return lambda self, _, *rest: init(self, 1 << 30, *rest)
 
 
 def _forward_only(init: Any) -> Any:
@@ -140,8 +140,8 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "every checkpoint holds": Mutation(2, never(Checkpoint, "holds", True)),
     "acks from before a seek are believed": Mutation(2, never(cursor_loader, "takes_back", False), quick=True),
-    "a reader that is stuck stays": Mutation(2, never(Harvester, "check")),
-    "acks that a broker forgot are not given again": Mutation(3, never(cursor_loader, "repair")),
+    "a reader that is stuck stays": Mutation(2, replaced(Harvester, "check", lambda _: _nothing)),
+    "acks that a broker forgot are not given again": Mutation(3, replaced(cursor_loader, "repair", lambda _: _nothing)),
     "acks of a former life are never believed": Mutation(3, never(cursor_loader, "takes_back", True)),
     "acks are not noted": Mutation(3, never(TrackedSubscription, "_note_acks"), quick=True),
     "the broker is told of what is not synced": Mutation(
