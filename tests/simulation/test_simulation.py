@@ -1,5 +1,4 @@
-"""The whole bridge in virtual time. Each run is a process of its own: it has limits of its own, and throws away what
-waits when a world ends."""
+"""The whole bridge in virtual time. Each run is a process of its own: it throws away what waits when a world ends."""
 
 import os
 import subprocess
