@@ -96,8 +96,10 @@ class Harvester:
     async def _open(self) -> None:
         connection = self._connection
         assert connection is not None
-        self.position = self._index.harvested_position
-        assert self.position is not None
+        harvested = self._index.harvested_position
+        assert harvested is not None
+        # A write that failed may be there once the store was opened anew: what is immediate in it was not passed on.
+        self.position = min(harvested, self._tailed)
         self._reader = await open_reader(connection, self._topic, self.position, self._on_entries, self._on_closed)
         if self.stalled:  # the index went back meanwhile
             self._reader.close()

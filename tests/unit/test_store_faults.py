@@ -14,14 +14,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bridge.clock import system_randbits
+from bridge.intake import harvester as harvester_module
+from bridge.intake.harvester import Harvester
+from bridge.intake.tail_buffer import TailBuffer
 from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
+from bridge.protocol.entries import StoredEntry
 from bridge.topics.topics import SyncLoop
 from tests.helpers import wait_until, wait_until_async
 from tracker import EARLIEST, NewEntry, Position, Store, StoreError, TopicIndex
@@ -491,3 +495,57 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
     assert (topic.recovered, syncing.failure, faulty.failure) == (1, None, None)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+class Reader:
+    """Hands on what lies behind where it was opened."""
+
+    permits = 1_000
+
+    def __init__(
+        self, topic: list[StoredEntry], after: Position, on_entries: Callable[[list[StoredEntry]], None]
+    ) -> None:
+        self._rest = [each for each in topic if each[:2] > after]
+        self._on_entries = on_entries
+
+    def read(self) -> None:
+        self._on_entries(self._rest)
+
+    def top_up(self, permits: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("boundary", ["before write", "after write"])
+async def test_what_is_immediate_in_a_write_that_failed_is_passed_on(
+    faulty: Store, faults: Faults, monkeypatch: pytest.MonkeyPatch, boundary: str
+) -> None:
+    """Also where the write is there once the store was opened anew: the index knows its entries, no consumer does."""
+    topic = [StoredEntry(1, 0, None, 1, False, b"now"), StoredEntry(1, 1, 5_000, 1, False, b"later")]
+    readers: list[Reader] = []
+
+    async def open_reader(connection: object, name: str, after: Position, on_entries: Any, on_closed: Any) -> Reader:
+        readers.append(Reader(topic, after, on_entries))
+        return readers[-1]
+
+    monkeypatch.setattr(harvester_module, "open_reader", open_reader)
+    start = Position(1, -1)
+    index, tail = TopicIndex(faulty, TOPIC), TailBuffer(start, 1_000, 10)
+    index.start_at(start)
+    told: list[str] = []
+    backoff = Backoff(system_randbits, (60.0,))
+
+    def stalled(error: StoreError) -> None:
+        told.append(str(error))  # the error itself would hold what has to be closed
+
+    harvester = Harvester(TOPIC, index, tail, lambda: None, lambda _: None, stalled, backoff, Limits().intake)
+    await harvester.start(cast(Any, object()))
+    faults.at = boundary
+    readers[-1].read()
+    assert (len(told), harvester.stalled, len(tail._items)) == (1, True, 0)
+    faulty.recover()
+    harvester.on_recovered()
+    await harvester.resume()
+    readers[-1].read()
+    assert [each[:2] for each in tail._items] == [(1, 0)]
+    assert (index.entries, index.harvested_position, harvester.position) == (1, Position(1, 1), Position(1, 1))
