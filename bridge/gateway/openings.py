@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
 from bridge.broker.connection import BrokerError
@@ -11,7 +11,7 @@ from bridge.gateway.consumers import SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.producers import SessionProducers
 from bridge.gateway.requests import RequestsInFlight
-from bridge.gateway.stamping import OwnRequests, stamp
+from bridge.gateway.stamping import OwnRequests, Stamped, stamp
 from bridge.gateway.upstream import Upstream
 from bridge.limits import ConnectionLimits
 from bridge.protocol import commands
@@ -134,10 +134,24 @@ class Openings:
             for _ in range(self._limits.stamp_tries):
                 if not await is_unmarked():
                     break
-                if await stamp(self._own_requests, upstream, subscribe, self._lookups.next_request_id):
+                stamped = await stamp(self._own_requests, upstream, subscribe, self._lookups.next_request_id)
+                if stamped is Stamped.yes:
+                    await self._until_shown(is_unmarked)
+                if stamped is not Stamped.busy:
                     break
                 await asyncio.sleep(self._limits.stamp_pause_s)
             yield
+
+    async def _until_shown(self, is_unmarked: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Wait, as far as that helps, until a mark is in its cursor.
+
+        A cursor that has no ledger makes one first, and acks of single messages that move it meanwhile take the mark
+        away: no consumer is to send any before.
+        """
+        for _ in range(self._limits.stamp_tries):
+            if not await is_unmarked():
+                break
+            await asyncio.sleep(self._limits.stamp_pause_s)
 
     def _spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
         self._session.spawn(self._answering(request_id, work))

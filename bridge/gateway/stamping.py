@@ -10,6 +10,7 @@ or does without; then the broker's word about acks is all there is.
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum, auto
 
 import structlog
 
@@ -29,6 +30,16 @@ STAMP_CONSUMER_ID_BASE = 1 << 62
 
 class Unanswered(BrokerError):
     """The broker may do yet, or have done, what it was asked."""
+
+
+class Stamped(Enum):
+    """What became of a try to mark a cursor."""
+
+    yes = auto()
+    """It is on its way."""
+    no = auto()
+    busy = auto()
+    """Another bridge is about to do the same: look again in a moment."""
 
 
 class OwnRequests:
@@ -68,11 +79,10 @@ class OwnRequests:
 
 async def stamp(
     requests: OwnRequests, upstream: Upstream, subscribe: CommandSubscribe, next_request_id: Callable[[], int]
-) -> bool:
+) -> Stamped:
     """Mark the cursor of the subscription that a client is about to consume from.
 
-    False when another bridge is about to do the same: look again in a moment. Any other refusal is none of the
-    client's business: its own SUBSCRIBE follows, and is answered by the broker.
+    A refusal is none of the client's business: its own SUBSCRIBE follows, and is answered by the broker.
     """
     request_id = next_request_id()
     consumer_id = STAMP_CONSUMER_ID_BASE + request_id % STAMP_CONSUMER_ID_BASE
@@ -82,20 +92,23 @@ async def stamp(
         # Left open, it would keep everybody from subscribing for as long as this client is there.
         log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
         await _close(requests, upstream, consumer_id, next_request_id())
-        return True
+        return Stamped.no
     except BrokerError as error:
         log.debug("cursor is not marked", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
-        return not (error.code == ServerError.ConsumerBusy and "different type" not in str(error))
+        busy = error.code == ServerError.ConsumerBusy and "different type" not in str(error)
+        return Stamped.busy if busy else Stamped.no
+    stamped = Stamped.no
     try:
         position = await _mark_delete_position(requests, upstream, consumer_id, next_request_id())
         # An ack of what is acked: should the cursor be set anew meanwhile, the broker has closed this consumer first.
         marking = commands.ack_up_to(consumer_id, position, {PROPERTY: new_history(requests.randbits)})
         upstream.write(encode_frame(marking))
+        stamped = Stamped.yes
     except BrokerError as error:
         log.warning("cannot mark cursor", topic=subscribe.topic, subscription=subscribe.subscription, reason=str(error))
     # Not when cancelled: the client is gone then, and this consumer with its connection.
     await _close(requests, upstream, consumer_id, next_request_id())
-    return True
+    return stamped
 
 
 async def _mark_delete_position(

@@ -19,7 +19,7 @@ from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 from bridge.protocol import commands
 from bridge.protocol.frames import Frame, encode_frame
-from bridge.protocol.pulsar_pb2 import BaseCommand
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tests.fake_broker import FakeBroker, success
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
@@ -235,6 +235,42 @@ async def test_what_a_broker_still_says_when_the_session_has_ended_goes_nowhere(
     upstream.data_received(success(7))
     assert not scene.failures.counts
     await wait_until_async(lambda: scene.broker.connections == 0, "its connection to the broker is closed")
+
+
+async def test_a_consumer_waits_until_its_cursor_shows_the_mark(scene: Scene) -> None:
+    """Acks that come before the cursor has a ledger take the mark away."""
+    said = [True, True, True, False]
+    asked: list[bool] = []
+    shared: list[int] = []
+
+    @asynccontextmanager
+    async def attaching(*_: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, bool]]]:
+        async def is_unmarked() -> bool:
+            asked.append(said[len(asked)])
+            return asked[-1]
+
+        yield is_unmarked
+
+    def subscribed(command: BaseCommand) -> list[bytes]:
+        if command.subscribe.subType == CommandSubscribe.Shared:
+            shared.append(len(asked))
+        return [success(command.subscribe.request_id)]
+
+    def position(command: BaseCommand) -> list[bytes]:
+        answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+        body = answer.getLastMessageIdResponse
+        body.request_id = command.getLastMessageId.request_id
+        for each in (body.last_message_id, body.consumer_mark_delete_position):
+            each.ledgerId, each.entryId = 1, 7
+        return [encode_frame(answer)]
+
+    scene.topics.attaching = attaching  # type: ignore[method-assign]
+    scene.broker.answers = {BaseCommand.SUBSCRIBE: subscribed, BaseCommand.GET_LAST_MESSAGE_ID: position}
+    client, _ = await scene.client()
+    await client.consume(TOPIC)
+    assert shared == [4]
+    assert [each.ack.message_id[0].entryId for each in scene.broker.heard if each.type == BaseCommand.ACK] == [7]
+    await client.close()
 
 
 @pytest.mark.parametrize("scene", [ConnectionLimits(log_lines_at_once=2)], indirect=True, ids=[""])
