@@ -53,6 +53,8 @@ class Consumer:
         self.permits = 0
         self.next = 0
         """Of a reader: the number of the entry to send next."""
+        self.forgotten = False
+        """A reader that the broker does not wake any more: it has permits and gets nothing until it is opened anew."""
         self._framer = MessageFramer(self.id)
 
     def tell_active(self, active: bool) -> None:
@@ -74,7 +76,7 @@ class Consumer:
         """Send as many entries as there are permits. A batch takes as many as it has messages: they go below zero."""
         self.next = max(self.next, topic.trimmed)
         out = []
-        while self.permits > 0 and self.next < topic.end:
+        while not self.forgotten and self.permits > 0 and self.next < topic.end:
             entries = topic.entries[self.next : self.next + self.permits]
             self.permits -= sum(entry.messages for entry in entries)
             self.next += len(entries)

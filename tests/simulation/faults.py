@@ -104,6 +104,11 @@ async def _roll(world: World, _: Fault) -> None:
     world.cluster.roll(TOPIC)
 
 
+async def _forget_readers(world: World, _: Fault) -> None:
+    for reader in world.cluster.readers.get(TOPIC, []):
+        reader.forgotten = True
+
+
 async def _seek(world: World, _: Fault) -> None:
     began = world.loop.time()
     wire = world.consumer.wire
@@ -262,6 +267,7 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "kill-broker": _kill_broker,
     "unload": _unload,
     "roll": _roll,
+    "forget-readers": _forget_readers,
     "seek": _seek,
     "reset": _reset,
     "make-anew": _make_anew,

@@ -14,7 +14,7 @@ from bridge.dispatch.tracked_subscription import TrackedSubscription
 from tests.simulation.account import Broken
 from tests.simulation.faults import Fault, inflict, plan
 from tests.simulation.hosts import process_of
-from tests.simulation.world import World
+from tests.simulation.world import TOPIC, World
 from tracker import TopicIndex
 
 BEGIN_S = 15.0
@@ -80,7 +80,11 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await _within(world, publishing.done, "everything is published", world.loop.time() + SETTLES_S + size.seconds)
     await _within(world, lambda: not world.account.owed(), "what is owed comes")
     await _within(world, lambda: _is_settled(world), "one bridge dispatches to the consumer")
+    # A reader that the broker has forgotten is noticed when there is something to read.
+    await world.client(world.producer.publish(None))
+    await _within(world, lambda: not world.account.owed(), "what is published in peace comes")
     await _probe(world)
+    await _within(world, lambda: _left_at_the_broker(world) == 0, "the broker has every ack")
     watching.cancel()
     _close_ledger(world)
     await world.consumer.stop()
@@ -106,6 +110,12 @@ def _served(world: World) -> list[tuple[TopicIndex, TrackedSubscription]]:
         for name, subscription in topic.subscriptions.items()
         if name == "s" and topic.role == "owner" and topic.index is not None and subscription.view is not None
     ]
+
+
+def _left_at_the_broker(world: World) -> int:
+    """How many entries the broker holds as not acked: what it forgot in a crash it is to be told again."""
+    topic = world.cluster.topics[TOPIC]
+    return topic.end - max(topic.cursors["s"].state.first, topic.trimmed)
 
 
 def _is_settled(world: World) -> bool:
