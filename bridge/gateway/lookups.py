@@ -30,7 +30,8 @@ class Lookups:
         self._service_url = service_url
         self._connect = connect
         self._limits = limits
-        self._brokers: dict[str, str] = {}
+        self._brokers: dict[str, tuple[str, int]] = {}  # by topic: its broker, and how often that was doubted then
+        self._doubts: dict[str, int] = {}
         self._waiting: dict[int, asyncio.Future[CommandLookupTopicResponse]] = {}
         self._next_id = GATEWAY_REQUEST_ID_BASE
 
@@ -60,18 +61,25 @@ class Lookups:
 
     async def upstream_of(self, topic: str) -> Upstream:
         """The connection to the broker of `topic`, looked up when this client has not done so. Raises BrokerError."""
-        url = self._brokers.get(topic)
-        if url is None:
+        url, doubts = self._brokers.get(topic, ("", 0))
+        if not url or doubts != self._doubts.get(url, 0):
             found = await self.resolve(CommandLookupTopic(topic=topic, request_id=0))
             if isinstance(found, Refused):
                 raise BrokerError(found.message, found.code)
             url = found.url
         return await self._connect(url)
 
+    def doubt(self, url: str) -> None:
+        """This broker refused something or gave something up: topics may have left it, so they are looked up anew.
+
+        The client does that for itself, but often on another connection: what is remembered here would stay wrong.
+        """
+        self._doubts[url] = self._doubts.get(url, 0) + 1
+
     def _remember(self, topic: str, url: str) -> None:
         if len(self._brokers) >= MAX_REMEMBERED_TOPICS:
             self._brokers.clear()
-        self._brokers[topic] = url
+        self._brokers[topic] = url, self._doubts.get(url, 0)
 
     async def _ask(
         self, upstream: Upstream, request: CommandLookupTopic, authoritative: bool

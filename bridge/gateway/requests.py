@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bridge.protocol.answers import ANSWER_OF
+from bridge.protocol.answers import ANSWER_OF, FIELD_OF
 from bridge.protocol.errors import MalformedFrame, ProtocolError
 from bridge.protocol.frames import Frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
@@ -23,8 +23,6 @@ Answered = Callable[[bool], None]
 REQUESTS = frozenset(ANSWER_OF)
 """The client's commands that bear a request id, and are answered once."""
 ANSWERS = frozenset({BaseCommand.ERROR, *ANSWER_OF.values()})
-_FIELDS = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1}
-"""Type to field: a command's body has the number of its type."""
 
 
 def request_id_of(frame: Frame) -> int:
@@ -34,10 +32,16 @@ def request_id_of(frame: Frame) -> int:
 
 def body_of(frame: Frame) -> Any:
     """What a command says besides its type. Raises MalformedFrame, also when it says nothing."""
-    command, name = frame.command(), _FIELDS[frame.type]
+    command, name = frame.command(), FIELD_OF[frame.type]
     if not command.HasField(name):
         raise MalformedFrame(f"command of type {frame.type} without a body")
     return getattr(command, name)
+
+
+def is_refusal(frame: Frame) -> bool:
+    """Whether an answer says that the broker did not do what it was asked. Raises MalformedFrame."""
+    body = body_of(frame)
+    return any(name in body.DESCRIPTOR.fields_by_name and body.HasField(name) for name in ("error", "error_code"))
 
 
 def is_gateways_own(request_id: int) -> bool:

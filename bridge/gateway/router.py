@@ -10,7 +10,15 @@ from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, Tracke
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.openings import Opener, Openings
 from bridge.gateway.producers import SessionProducers
-from bridge.gateway.requests import ANSWERS, REQUESTS, Answered, RequestsInFlight, is_gateways_own, request_id_of
+from bridge.gateway.requests import (
+    ANSWERS,
+    REQUESTS,
+    Answered,
+    RequestsInFlight,
+    is_gateways_own,
+    is_refusal,
+    request_id_of,
+)
 from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE, OwnRequests
 from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
 from bridge.gateway.upstream import Upstream
@@ -137,6 +145,8 @@ class Router:
         """What follows from a broker's frames, now that the client has got them. Raises ProtocolError."""
         for frame in frames:
             if frame.type in ANSWERS:
+                if is_refusal(frame):
+                    self._lookups.doubt(upstream.url)
                 answered = self._requests.on_answer(upstream, frame)
                 if answered is not None:
                     answered(frame.type != BaseCommand.ERROR)
@@ -184,6 +194,7 @@ class Router:
         close = command.close_producer if producer else command.close_consumer
         close.ClearField("assignedBrokerServiceUrl")
         close.ClearField("assignedBrokerServiceUrlTls")
+        self._lookups.doubt(upstream.url)
         if producer:
             self._producers.closed_by_broker(upstream, command.close_producer.producer_id)
         else:

@@ -29,3 +29,6 @@ ANSWER_OF: Mapping[int, int] = {
     BaseCommand.WATCH_TOPIC_LIST: BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
 }
 """Commands that bear a request id, and what answers them unless an ERROR does."""
+
+FIELD_OF: Mapping[int, str] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1}
+"""By type: the field of BaseCommand that holds what such a command says. It has the number of the type."""

@@ -144,3 +144,35 @@ async def test_a_late_refusal_does_not_concern_the_producer_opened_since(two: Tw
     await wait_until_async(lambda: _heard(two.second, BaseCommand.SEND) == 1)
     assert _heard(two.first, BaseCommand.SEND) == 0
     await client.close()
+
+
+# -- what lookups said before
+
+
+async def test_a_topic_is_looked_up_once_while_nothing_speaks_against_it(two: TwoBrokers) -> None:
+    client = await two.client()
+    for producer_id in (1, 2):
+        assert (await _open_producer(client, producer_id)).type == BaseCommand.PRODUCER_SUCCESS
+    assert two.looked_up == [TOPIC]
+    await client.close()
+
+
+async def test_a_broker_that_closed_something_is_not_believed_to_have_the_topic(two: TwoBrokers) -> None:
+    client = await two.client()
+    await _open_producer(client)
+    two.second.send(_closed_by_broker(1))
+    await client.event(BaseCommand.CLOSE_PRODUCER)
+    two.homes[TOPIC] = two.first
+    assert (await _open_producer(client)).type == BaseCommand.PRODUCER_SUCCESS
+    assert _heard(two.first, BaseCommand.PRODUCER) == 1
+    await client.close()
+
+
+async def test_neither_is_one_that_refused_something(two: TwoBrokers) -> None:
+    client = await two.client()
+    two.second.answers[BaseCommand.PRODUCER] = lambda command: [_error(command.producer.request_id)]
+    assert (await _open_producer(client)).type == BaseCommand.ERROR
+    two.homes[TOPIC] = two.first
+    assert (await _open_producer(client)).type == BaseCommand.PRODUCER_SUCCESS
+    assert two.looked_up == [TOPIC, TOPIC]
+    await client.close()
