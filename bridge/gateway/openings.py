@@ -1,16 +1,17 @@
-"""What takes a lookup before it can be relayed: the client's own lookups, its producers and its consumers."""
+"""What takes a lookup before it can be relayed: lookups themselves, producers, consumers, what names a topic."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from bridge.broker.connection import BrokerError
 from bridge.gateway.client_commands import is_tracked, refuse_reserved
 from bridge.gateway.consumers import SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups
-from bridge.gateway.producers import SessionProducers
-from bridge.gateway.requests import RequestsInFlight
+from bridge.gateway.producers import Relay, SessionProducers
+from bridge.gateway.requests import RequestsInFlight, body_of
 from bridge.gateway.stamping import OwnRequests, Stamped, stamp
 from bridge.gateway.upstream import Upstream
 from bridge.limits import ConnectionLimits
@@ -18,8 +19,12 @@ from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.lookup import Refused
+from bridge.protocol.named_requests import TOPIC_OF, refusal
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
+
+Refusal = Callable[[int, ServerError, str], BaseCommand]
+"""The answer to the request of this id, for this reason, in these words."""
 
 
 class Opener(Protocol):
@@ -39,7 +44,7 @@ class Opener(Protocol):
 
 
 class Openings:
-    """Handlers of LOOKUP, PRODUCER and SUBSCRIBE."""
+    """Handlers of LOOKUP, PRODUCER and SUBSCRIBE, and of requests that name a topic."""
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Openings:
         producers: SessionProducers,
         consumers: SessionConsumers,
         own_requests: OwnRequests,
+        relay: Relay,
         limits: ConnectionLimits,
     ) -> None:
         """The parts of one session."""
@@ -60,6 +66,7 @@ class Openings:
         self._producers = producers
         self._consumers = consumers
         self._own_requests = own_requests
+        self._relay = relay
         self._limits = limits
 
     def on_lookup(self, frame: Frame) -> None:
@@ -123,6 +130,15 @@ class Openings:
 
         self._spawn(subscribe.request_id, relay())
 
+    def on_named(self, frame: Frame) -> None:
+        """Relayed to the broker of the topic that it names, though no producer or consumer may live there."""
+        command, request_id = frame.command(), int(body_of(frame).request_id)
+
+        async def relay() -> None:
+            self._relay(await self._lookups.upstream_of(TOPIC_OF[frame.type](command)), frame, None)
+
+        self._spawn(request_id, relay(), partial(refusal, command))
+
     @contextlib.asynccontextmanager
     async def _marked(self, upstream: Upstream, subscribe: CommandSubscribe) -> AsyncIterator[None]:
         """While the client's consumer is subscribed: the cursor bears its mark, if it can be given one."""
@@ -153,20 +169,20 @@ class Openings:
                 break
             await asyncio.sleep(self._limits.stamp_pause_s)
 
-    def _spawn(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
-        self._session.spawn(self._answering(request_id, work))
+    def _spawn(self, request_id: int, work: Coroutine[Any, Any, None], refusal: Refusal = commands.error) -> None:
+        self._session.spawn(self._answering(request_id, work, refusal))
 
-    async def _answering(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _answering(self, request_id: int, work: Coroutine[Any, Any, None], refusal: Refusal) -> None:
         """Run `work`; what goes wrong becomes the answer to the client's request, as a broker would word it."""
         try:
             await work
         except BrokerError as error:
-            self._refuse(request_id, error)
+            self._refuse(request_id, error, refusal)
         except (ProtocolError, ValueError) as error:
             self._session.end(str(error), error=True)
 
-    def _refuse(self, request_id: int, error: BrokerError) -> None:
+    def _refuse(self, request_id: int, error: BrokerError, refusal: Refusal = commands.error) -> None:
         self._requests.done(request_id)
         code = error.code or ServerError.ServiceNotReady
         self._session.note_refusal(request_id, ServerError.Name(code), str(error))
-        self._session.write_client(encode_frame(commands.error(request_id, code, str(error))))
+        self._session.write_client(encode_frame(refusal(request_id, code, str(error))))

@@ -26,6 +26,7 @@ from bridge.gateway.upstreams import SessionUpstreams
 from bridge.limits import ConnectionLimits
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import RUN, Frame, encode_frame
+from bridge.protocol.named_requests import TOPIC_OF
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tracker import Position
 
@@ -67,6 +68,7 @@ class Router:
             self._producers,
             self._consumers,
             self._own_requests,
+            self.relay,
             limits,
         )
 
@@ -233,6 +235,7 @@ _OPENINGS: dict[int, Callable[[Openings, Frame], None]] = {
     BaseCommand.LOOKUP: Openings.on_lookup,
     BaseCommand.PRODUCER: Openings.on_producer,
     BaseCommand.SUBSCRIBE: Openings.on_subscribe,
+    **dict.fromkeys(TOPIC_OF, Openings.on_named),
 }
 
 _SERVER_HANDLERS: dict[int, Callable[[Router, Upstream, Frame], Shown]] = {

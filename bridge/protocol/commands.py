@@ -6,6 +6,7 @@ Positions are pairs of ledger and entry.
 
 from collections.abc import Iterable, Mapping
 
+from bridge.protocol.answers import ANSWER_OF, FIELD_OF
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
@@ -188,6 +189,27 @@ def error(request_id: int, code: ServerError, message: str) -> BaseCommand:
     command.error.error = code
     command.error.message = message
     return command
+
+
+def refused(command: BaseCommand, request_id: int, code: ServerError, message: str) -> BaseCommand:
+    """The answer to a request about schemas or transactions that is refused: it has room for an error of its own.
+
+    Clients find what waits for it by the transaction that the answer names: an ERROR names none.
+    """
+    asked = getattr(command, FIELD_OF[command.type])
+    kind = ANSWER_OF[command.type]
+    answer = BaseCommand(type=BaseCommand.Type.Name(kind))
+    body = getattr(answer, FIELD_OF[kind])
+    body.request_id = request_id
+    if command.type == BaseCommand.GET_OR_CREATE_SCHEMA:
+        body.error_code, body.error_message = code, message
+        return answer
+    body.error, body.message = code, message
+    if command.type == BaseCommand.NEW_TXN:
+        body.txnid_most_bits = asked.tc_id
+    elif command.type != BaseCommand.TC_CLIENT_CONNECT_REQUEST:
+        body.txnid_most_bits, body.txnid_least_bits = asked.txnid_most_bits, asked.txnid_least_bits
+    return answer
 
 
 def _subscribe(

@@ -2,14 +2,18 @@
 
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from bridge.gateway.listener import Gateway
 from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures
 from bridge.protocol import commands
+from bridge.protocol.answers import ANSWER_OF, FIELD_OF
 from bridge.protocol.frames import encode_frame
+from bridge.protocol.named_requests import TOPIC_OF, coordinator_topic, refusal
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 from tests.fake_broker import FakeBroker
 from tests.helpers import wait_until_async
@@ -175,4 +179,92 @@ async def test_neither_is_one_that_refused_something(two: TwoBrokers) -> None:
     two.homes[TOPIC] = two.first
     assert (await _open_producer(client)).type == BaseCommand.PRODUCER_SUCCESS
     assert two.looked_up == [TOPIC, TOPIC]
+    await client.close()
+
+
+# -- requests that name what they are for
+
+
+def _named(kind: int, coordinator: int = 3) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.Type.Name(kind))
+    body: Any = getattr(command, FIELD_OF[kind])
+    fields = body.DESCRIPTOR.fields_by_name
+    if "txnid_most_bits" in fields:
+        body.txnid_most_bits, body.txnid_least_bits = coordinator, 7
+    if "tc_id" in fields:
+        body.tc_id = coordinator
+    if kind == BaseCommand.END_TXN_ON_SUBSCRIPTION:
+        body.subscription.topic, body.subscription.subscription = TOPIC, "s"
+    elif "topic" in fields:
+        body.topic = TOPIC
+    if kind == BaseCommand.GET_OR_CREATE_SCHEMA:
+        body.schema.name, body.schema.schema_data, body.schema.type = "n", b"", 0
+    return command
+
+
+def _with_id(command: BaseCommand, request_id: int) -> BaseCommand:
+    getattr(command, FIELD_OF[command.type]).request_id = request_id
+    return command
+
+
+@pytest.mark.parametrize("kind", TOPIC_OF, ids=BaseCommand.Type.Name)
+async def test_a_request_goes_to_the_broker_of_what_it_names(two: TwoBrokers, kind: int) -> None:
+    client = await two.client()
+    two.homes[coordinator_topic(3)] = two.second
+    client.send(_with_id(_named(kind), client.next_request_id()))
+    await wait_until_async(lambda: _heard(two.second, kind) == 1)
+    assert _heard(two.first, kind) == 0
+    await client.close()
+
+
+@pytest.mark.parametrize("kind", TOPIC_OF, ids=BaseCommand.Type.Name)
+async def test_without_a_broker_it_is_refused_in_its_own_words(two: TwoBrokers, kind: int) -> None:
+    client = await two.client()
+    two.homes.clear()
+    request_id = client.next_request_id()
+    client.send(_with_id(_named(kind), request_id))
+    answer = await client.event(ANSWER_OF[kind])
+    body = getattr(answer, FIELD_OF[answer.type])
+    assert body.request_id == request_id
+    if "txnid_most_bits" in body.DESCRIPTOR.fields_by_name:
+        assert body.txnid_most_bits == 3  # clients find by it what waits
+    client.send(_with_id(_named(kind), request_id))  # the id is free again
+    await client.event(ANSWER_OF[kind])
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "code"),
+    [
+        (BaseCommand.NEW_TXN, ServerError.ServiceNotReady, ServerError.TransactionCoordinatorNotFound),
+        (BaseCommand.END_TXN, ServerError.AuthorizationError, ServerError.AuthorizationError),
+        (BaseCommand.END_TXN_ON_PARTITION, ServerError.ServiceNotReady, ServerError.ServiceNotReady),
+        (BaseCommand.GET_OR_CREATE_SCHEMA, ServerError.ServiceNotReady, ServerError.ServiceNotReady),
+    ],
+)
+def test_what_a_refusal_says(kind: int, said: ServerError, code: ServerError) -> None:
+    body = getattr(refusal(_named(kind), 7, said, "why"), FIELD_OF[ANSWER_OF[kind]])
+    error, message = (
+        (body.error_code, body.error_message)
+        if kind == BaseCommand.GET_OR_CREATE_SCHEMA
+        else (body.error, body.message)
+    )
+    assert (body.request_id, error, message) == (7, code, "why")
+
+
+async def test_a_coordinator_that_moved_is_found_again(two: TwoBrokers) -> None:
+    """Its former broker answers that it is not there."""
+    client = await two.client()
+    topic = coordinator_topic(3)
+    two.homes[topic] = two.second
+    two.second.answers[BaseCommand.NEW_TXN] = lambda command: [
+        encode_frame(
+            commands.refused(command, command.newTxn.request_id, ServerError.TransactionCoordinatorNotFound, "moved")
+        )
+    ]
+    client.send(_with_id(_named(BaseCommand.NEW_TXN), client.next_request_id()))
+    await client.event(BaseCommand.NEW_TXN_RESPONSE)
+    two.homes[topic] = two.first
+    client.send(_with_id(_named(BaseCommand.NEW_TXN), client.next_request_id()))
+    await wait_until_async(lambda: _heard(two.first, BaseCommand.NEW_TXN) == 1)
     await client.close()
