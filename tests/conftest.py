@@ -15,7 +15,7 @@ from bridge.embedded import EmbeddedError, EmbeddedPulsar, ensure_distribution
 from tests.cluster import PulsarCluster, SharedCluster, docker_wanted, given_cluster, start_docker, start_embedded
 
 BROKER_TESTS = Path(__file__).parent / "broker"
-BROKER_FIXTURES = {"pulsar", "make_pulsar", "private_pulsar"}
+BROKER_FIXTURES = {"pulsar", "make_pulsar", "private_pulsar", "two_brokers"}
 # Code that may run on an event loop: a blocking call made below it fails the test.
 NEVER_BLOCKING = ["bridge", "tracker"]
 

@@ -5,6 +5,7 @@ import itertools
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
+from bridge.protocol.answers import ANSWER_OF, FIELD_OF
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame, entry_metadata
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
@@ -18,16 +19,7 @@ from tests.helpers import wait_until_async
 PATIENCE_S = 10.0
 open_clients: "set[RawClient]" = set()
 """Those of the running test; a fixture closes what a failing test leaves."""
-_ANSWERS = {
-    BaseCommand.SUCCESS: "success",
-    BaseCommand.ERROR: "error",
-    BaseCommand.PRODUCER_SUCCESS: "producer_success",
-    BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
-    BaseCommand.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
-    BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
-    BaseCommand.ACK_RESPONSE: "ackResponse",
-    BaseCommand.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
-}
+_ANSWERS = {kind: FIELD_OF[kind] for kind in (BaseCommand.ERROR, BaseCommand.ACK_RESPONSE, *ANSWER_OF.values())}
 
 
 class RawMessage(NamedTuple):

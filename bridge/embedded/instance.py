@@ -68,7 +68,7 @@ class Instance:
             # Without this the bookie ignores the port it is given and takes one itself.
             "allowEphemeralPorts": "true",
             "allowLoopback": "true",
-            "listeningInterface": _loopback_interface(),
+            "listeningInterface": loopback_interface(),
             **config,
         }
         template = (self.home / "conf" / "standalone.conf").read_text()
@@ -127,7 +127,8 @@ def override(template: str, settings: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _loopback_interface() -> str:
+def loopback_interface() -> str:
+    """The name of the network interface that has HOST."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == socket.AF_INET and address.address == HOST for address in addresses):
             return name

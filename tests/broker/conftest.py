@@ -16,6 +16,7 @@ from tests.clients import Clients
 from tests.cluster import PulsarCluster
 from tests.raw_client import open_clients
 from tests.secured import secured_pulsar
+from tests.two_brokers import TwoBrokers
 
 BridgeFactory = Callable[..., BridgeProcess]
 InProcessFactory = Callable[..., Awaitable[Bridge]]
@@ -35,6 +36,16 @@ def secured() -> Iterator[EmbeddedPulsar]:
     try:
         with secured_pulsar() as broker:
             yield broker
+    except EmbeddedError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def two_brokers() -> Iterator[TwoBrokers]:
+    """A cluster of two brokers, for all tests of this process that ask for one; it takes half a minute."""
+    try:
+        with TwoBrokers() as cluster:
+            yield cluster
     except EmbeddedError as error:
         pytest.fail(str(error), pytrace=False)
 
