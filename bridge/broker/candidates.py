@@ -15,11 +15,15 @@ from typing import Final, NamedTuple
 
 WEB_URL, SIGNED_AT, SIGNATURE = "web-url", "signed-at", "signature"
 """Metadata of a bridge's consumer: where its REST is; when the statement was signed, in epoch ms; its HMAC-SHA256."""
+TLS_URL, TLS_SIGNATURE = "tls-url", "tls-signature"
+"""Where it serves clients with TLS beside those without, signed for itself: bridges that do not know of it need not."""
 STATEMENT_LASTS_MS: Final = 300_000
 """A candidate's statement is of when it connected: clocks may be off, and the broker be slow, by so much."""
 _SERVICE_URL = re.compile(r"pulsar(\+ssl)?://[\w.:\[\]-]+", re.ASCII)
+_TLS_URL = re.compile(r"pulsar\+ssl://[\w.:\[\]-]+", re.ASCII)
 _WEB_URL = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~%-]*)?", re.ASCII)
 _SIGNED_AS = "pulsar-delay-bridge stands for a topic, 1"
+_TLS_SIGNED_AS = "pulsar-delay-bridge serves a topic with TLS, 1"
 
 
 class Candidate(NamedTuple):
@@ -41,11 +45,12 @@ class Candidates(NamedTuple):
 
 
 class Elected(NamedTuple):
-    """The owner as far as it can be believed: its two URLs, and else why it cannot."""
+    """The owner as far as it can be believed: its URLs, and else why it cannot."""
 
     url: str | None = None
     web_url: str | None = None
     doubt: str | None = None
+    tls_url: str | None = None
 
 
 class Peers:
@@ -58,11 +63,15 @@ class Peers:
         self._knows_own_role = False
         self._allowed = [re.compile(r"[^.:/]*".join(map(re.escape, one.split("*")))) for one in urls]
 
-    def metadata(self, topic: str, url: str, web_url: str, now_ms: int) -> dict[str, str]:
+    def metadata(self, topic: str, url: str, web_url: str, now_ms: int, tls_url: str | None = None) -> dict[str, str]:
         """Return what this bridge's consumer says of itself."""
-        stated = {WEB_URL: web_url}
+        stated, at = {WEB_URL: web_url}, str(now_ms)
         if self._secret is not None:
-            stated |= {SIGNED_AT: str(now_ms), SIGNATURE: self._sign(topic, url, web_url, str(now_ms))}
+            stated |= {SIGNED_AT: at, SIGNATURE: self._sign(_SIGNED_AS, topic, url, web_url, at)}
+        if tls_url is not None and tls_url != url:
+            stated[TLS_URL] = tls_url
+            if self._secret is not None:
+                stated[TLS_SIGNATURE] = self._sign(_TLS_SIGNED_AS, topic, url, tls_url, at)
         return stated
 
     def note_own_role(self, own_url: str, known: Candidates) -> None:
@@ -89,7 +98,7 @@ class Peers:
         doubts = [self._doubt(topic, each) for each in named]
         for each, doubt in zip(named, doubts, strict=True):
             if doubt is None:
-                return Elected(each.name, each.metadata.get(WEB_URL))
+                return Elected(each.name, each.metadata.get(WEB_URL), None, self._tls_url(topic, each))
         role = "" if named[0].role is None else f" of the role {named[0].role!r}"
         return Elected(doubt=f"the broker elected a consumer{role} that is no known bridge: {doubts[0]}")
 
@@ -99,7 +108,7 @@ class Peers:
         if not _SERVICE_URL.fullmatch(name) or (web_url is not None and not _WEB_URL.fullmatch(web_url)):
             return f"what it names is no URL: {_short(name)}, {_short(web_url)}"
         for url in (name, web_url):
-            if url is not None and self._allowed and not any(one.fullmatch(url) for one in self._allowed):
+            if url is not None and not self._allows(url):
                 return f"peer_urls does not allow {_short(url)}"
         if self._secret is not None:
             return self._doubt_statement(topic, candidate)
@@ -107,12 +116,27 @@ class Peers:
             return f"{_short(name)} is not of this bridge's own role, and no cluster_secret is set"
         return None
 
+    def _tls_url(self, topic: str, candidate: Candidate) -> str | None:
+        """Where a candidate that is a bridge serves clients with TLS, if what it says of that can be believed."""
+        stated = candidate.metadata
+        url = stated.get(TLS_URL)
+        if url is None or not _TLS_URL.fullmatch(url) or not self._allows(url):
+            return None
+        if self._secret is not None:
+            right = self._sign(_TLS_SIGNED_AS, topic, candidate.name, url, stated.get(SIGNED_AT, ""))
+            if not hmac.compare_digest(stated.get(TLS_SIGNATURE, "").encode(errors="replace"), right.encode()):
+                return None
+        return url
+
+    def _allows(self, url: str) -> bool:
+        return not self._allowed or any(one.fullmatch(url) for one in self._allowed)
+
     def _doubt_statement(self, topic: str, candidate: Candidate) -> str | None:
         name, stated = candidate.name, candidate.metadata
         given, signed_at = stated.get(SIGNATURE), stated.get(SIGNED_AT, "")
         if given is None:
             return f"{_short(name)} brings no statement signed with cluster_secret"
-        right = self._sign(topic, name, stated.get(WEB_URL, ""), signed_at)
+        right = self._sign(_SIGNED_AS, topic, name, stated.get(WEB_URL, ""), signed_at)
         if not hmac.compare_digest(given.encode(errors="replace"), right.encode()):
             return f"{_short(name)} brings a statement that is not signed with this cluster_secret"
         # Whoever sees the statistics can copy a statement, which leads to the bridge that signed it, if that still is.
@@ -121,9 +145,9 @@ class Peers:
             return f"{_short(name)} brings a statement signed long before it connected, or a clock is wrong"
         return None
 
-    def _sign(self, topic: str, url: str, web_url: str, signed_at: str) -> str:
+    def _sign(self, signed_as: str, topic: str, url: str, other_url: str, signed_at: str) -> str:
         assert self._secret is not None
-        said = json.dumps([_SIGNED_AS, topic, url, web_url, signed_at]).encode()
+        said = json.dumps([signed_as, topic, url, other_url, signed_at]).encode()
         return hmac.new(self._secret, said, hashlib.sha256).hexdigest()
 
 

@@ -27,6 +27,7 @@ from bridge.protocol.pulsar_pb2 import (
     CommandSubscribe,
     ServerError,
 )
+from bridge.protocol.service_url import ServiceUrls
 from tracker import Position
 
 
@@ -62,8 +63,8 @@ class TrackedTopics(Protocol):
     ) -> AbstractAsyncContextManager[Callable[[], Coroutine[Any, Any, bool]]]:
         """Enter before SUBSCRIBE is sent, leave after it; gives what tells whether the cursor is to be marked."""
 
-    def owner_url(self, topic: str) -> Coroutine[Any, Any, str]:
-        """The address of the bridge that a client of `topic` is to connect to."""
+    def owner_urls(self, topic: str) -> Coroutine[Any, Any, ServiceUrls]:
+        """The addresses of the bridge that a client of `topic` is to connect to."""
 
 
 @dataclass(slots=True, eq=False)

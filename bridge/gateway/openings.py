@@ -18,7 +18,7 @@ from bridge.limits import ConnectionLimits
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, encode_frame
-from bridge.protocol.lookup import Refused
+from bridge.protocol.lookup import Found, Refused, led_to
 from bridge.protocol.named_requests import TOPIC_OF, refusal
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
@@ -29,6 +29,9 @@ Refusal = Callable[[int, ServerError, str], BaseCommand]
 
 class Opener(Protocol):
     """The client's session."""
+
+    by_tls: bool
+    """Whether the client's connection is one with TLS."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> object:
         """Run work for as long as the client is there."""
@@ -76,11 +79,15 @@ class Openings:
         async def answer() -> None:
             request_id = request.request_id
             found = await self._lookups.resolve(request)
+            if isinstance(found, Found):
+                owner = await self._topics.owner_urls(request.topic)
+                found = led_to(found, owner, self._session.by_tls, request.topic)
+                if isinstance(found, Refused):
+                    self._session.note_refusal(request_id, ServerError.Name(found.code), found.message)
             if isinstance(found, Refused):
                 command = commands.lookup_failed(request_id, found.code, found.message)
             else:
-                owner = await self._topics.owner_url(request.topic)
-                command = commands.lookup_connect(request_id, owner, found.authoritative)
+                command = commands.lookup_connect(request_id, found.url, found.authoritative)
             self._requests.done(request_id)
             self._session.write_client(encode_frame(command))
 

@@ -59,11 +59,12 @@ class SessionHost(Protocol):
 class ClientSession(SlicedReads):
     """The server side of one client connection."""
 
-    def __init__(self, host: SessionHost) -> None:
+    def __init__(self, host: SessionHost, by_tls: bool = False) -> None:
         """Wait for `connection_made`."""
         limits = self._limits = host.limits
         super().__init__(limits.client_read_bytes)
         self.peer = "?"
+        self.by_tls = by_tls
         self._host = host
         self._log = host.log
         self._loop = asyncio.get_running_loop()
@@ -347,7 +348,11 @@ class ClientSession(SlicedReads):
         return self._connected and self._upstreams.only is not None
 
     def _write_all(self, parts: Iterable[bytes | memoryview]) -> None:
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self.by_tls:
+            self._transport.write(b"".join(parts))  # each part would be a record of its own
+        else:
             self._transport.writelines(parts)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

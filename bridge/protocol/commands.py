@@ -15,6 +15,7 @@ from bridge.protocol.pulsar_pb2 import (
     CommandSubscribe,
     ServerError,
 )
+from bridge.protocol.service_url import TLS_SCHEME
 
 CLIENT_VERSION = "pulsar-delay-bridge"
 PROTOCOL_VERSION = 20
@@ -58,13 +59,16 @@ def lookup_for(request: CommandLookupTopic, request_id: int, authoritative: bool
 
 
 def lookup_connect(request_id: int, url: str, authoritative: bool) -> BaseCommand:
-    """LOOKUP_RESPONSE: connect to `url`."""
+    """LOOKUP_RESPONSE: connect to `url`, which is in the field for its kind: clients look into one of both."""
     command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     response = command.lookupTopicResponse
     response.request_id = request_id
     response.response = CommandLookupTopicResponse.Connect
     response.authoritative = authoritative
-    response.brokerServiceUrl = url
+    if url.startswith(TLS_SCHEME):
+        response.brokerServiceUrlTls = url
+    else:
+        response.brokerServiceUrl = url
     response.proxy_through_service_url = False
     return command
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from bridge.protocol.pulsar_pb2 import CommandLookupTopicResponse, ServerError
+from bridge.protocol.service_url import TLS_SCHEME, ServiceUrls
 
 REDIRECTS_MAX = 20
 """As the official clients' `maxLookupRedirects`."""
@@ -38,7 +39,7 @@ def next_step(asked: Ask, answer: CommandLookupTopicResponse, topic: str) -> Ask
     if answer.response == CommandLookupTopicResponse.Failed:
         return Refused(answer.error, answer.message)
     urls = answer.brokerServiceUrl, answer.brokerServiceUrlTls
-    if asked.url.startswith("pulsar+ssl:"):
+    if asked.url.startswith(TLS_SCHEME):
         urls = urls[1], urls[0]
     url = urls[0] or urls[1]
     if answer.response == CommandLookupTopicResponse.Connect:
@@ -47,3 +48,16 @@ def next_step(asked: Ask, answer: CommandLookupTopicResponse, topic: str) -> Ask
     if asked.earlier + 1 >= REDIRECTS_MAX:
         return Refused(ServerError.ServiceNotReady, f"lookup of {topic} was redirected {REDIRECTS_MAX} times")
     return Ask(url, answer.authoritative, asked.earlier + 1)
+
+
+def led_to(found: Found, owner: ServiceUrls, by_tls: bool, topic: str) -> Found | Refused:
+    """What a client is told when a broker was found: the bridge that owns the topic, reached as the client came here.
+
+    Whoever came by TLS has said that nobody is to listen: better no answer than one that leads away from it.
+    """
+    url = owner.tls if by_tls else owner.plain
+    if url is None:
+        how = "with" if by_tls else "without"
+        reason = f"the bridge that owns {topic}, {owner.name}, is not known to serve clients {how} TLS"
+        return Refused(ServerError.ServiceNotReady, f"{reason}, as this one came")
+    return Found(url, authoritative=found.authoritative)

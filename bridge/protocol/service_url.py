@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 PLAIN_PORT = 6650
 TLS_PORT = 6651
+TLS_SCHEME = "pulsar+ssl:"
 
 
 class ServiceAddress(NamedTuple):
@@ -13,6 +14,25 @@ class ServiceAddress(NamedTuple):
     host: str
     port: int
     tls: bool
+
+
+class ServiceUrls(NamedTuple):
+    """Where a bridge serves clients: without TLS, with it, or both."""
+
+    plain: str | None
+    tls: str | None = None
+
+    @classmethod
+    def of(cls, name: str, tls: str | None) -> "ServiceUrls":
+        """Of a bridge that is known by the URL `name`, and says that it serves TLS at `tls`."""
+        return cls(None, name) if name.startswith(TLS_SCHEME) else cls(name, tls)
+
+    @property
+    def name(self) -> str:
+        """What the bridge is known by: the URL without TLS if there is one."""
+        name = self.plain or self.tls
+        assert name is not None
+        return name
 
 
 def parse_service_url(url: str) -> ServiceAddress:

@@ -33,6 +33,7 @@ class BridgeContext(NamedTuple):
     admin: AdminClient
     store: Store
     advertised_url: str
+    """What it is known by: where it serves clients without TLS, if it does."""
     web_url: Callable[[], str]
     """Where others find REST of this bridge; known once it listens."""
     partition_width_ms: int
@@ -50,6 +51,8 @@ class BridgeContext(NamedTuple):
     randbits: RandBits = system_randbits
     peers: Peers = Peers()
     """What other bridges are known by."""
+    tls_url: str | None = None
+    """Where it serves clients with TLS; None where it does not."""
 
     def backoff(self) -> Backoff:
         """The pauses of one thing that is tried until it works."""

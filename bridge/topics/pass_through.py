@@ -13,6 +13,7 @@ import structlog
 
 from bridge.answers.values import Severity
 from bridge.broker.admin import AdminClient, AdminError
+from bridge.broker.candidates import Elected
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.reader import open_reader
 from bridge.dispatch.dispatcher import ConsumerState
@@ -60,10 +61,10 @@ class PassThrough:
         self._refused_since: float | None = None
         self._held: tuple[BrokerError, float] | None = None
 
-    async def begin_unless_owned(self, reason: str) -> tuple[str, str | None] | None:
+    async def begin_unless_owned(self, reason: str) -> Elected | None:
         """Let the broker dispatch to all consumers; this bridge must not own the topic partition.
 
-        Nothing is done where another bridge owns it, or that is not known. Returns the other one's address and REST.
+        Nothing is done where another bridge owns it, or that is not known. Returns the other one.
         """
         try:
             known = await self._context.admin.candidates(self._topic, HIDDEN_SUBSCRIPTION)
@@ -73,7 +74,7 @@ class PassThrough:
         elected = self._context.peers.judge(self._topic, own_url, known, settled=False)
         if elected.url not in (None, own_url):
             self.end()
-            return elected.url, elected.web_url
+            return elected
         if reason != self.reason:
             log.warning("topic is passed through, the broker dispatches it", topic=self._topic, reason=reason)
         self.reason = reason

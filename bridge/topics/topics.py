@@ -16,6 +16,7 @@ from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import CommandAck
+from bridge.protocol.service_url import ServiceUrls
 from bridge.topics.context import BridgeContext, Durable
 from bridge.topics.marks import Marks
 from bridge.topics.tracked_topic import TrackedTopic
@@ -280,12 +281,12 @@ class Topics:
         if known is not None:
             self._do(known, known.unsubscribed, subscription)
 
-    async def owner_url(self, topic: str) -> str:
+    async def owner_urls(self, topic: str) -> ServiceUrls:
         """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
-        known = self._topics.get(str(TopicName.parse(topic)))
-        if known is not None and known.owner is not None:
-            return known.owner
-        return self._context.advertised_url
+        known, own = self._topics.get(str(TopicName.parse(topic))), self._context.advertised_url
+        if known is not None and known.owner is not None and known.owner != own:
+            return ServiceUrls.of(known.owner, known.owner_tls_url)
+        return ServiceUrls.of(own, self._context.tls_url)
 
     def _on_recovered(self) -> None:
         for topic in self._topics.values():

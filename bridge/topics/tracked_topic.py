@@ -7,7 +7,7 @@ import structlog
 
 from bridge.answers.values import Role, Severity
 from bridge.broker.admin import AdminError
-from bridge.broker.candidates import Candidates
+from bridge.broker.candidates import Candidates, Elected
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.ledgers import cursor_history
@@ -46,6 +46,8 @@ class TrackedTopic:
         """While this bridge is the owner, and as it becomes it."""
         self.owner_web_url: str | None = None
         """REST of the owner, while that is another bridge."""
+        self.owner_tls_url: str | None = None
+        """Where that one serves clients with TLS, if it says so and can be believed."""
         self.reason: str | None = None
         """Why the topic partition is not served; None while it is, here or elsewhere."""
         self.admission_trouble: str | None = None
@@ -147,7 +149,8 @@ class TrackedTopic:
             self.unneeded = True
             self.close()
         elif (elsewhere := await self.passing.begin_unless_owned(str(refused))) is not None:
-            self.role, (self.owner, self.owner_web_url) = "standby", elsewhere
+            self.role = "standby"
+            self._note_owner(elsewhere)
             self.send_consumers_away()
         elif self.passing.reason is not None:
             self.role = "passed-through"
@@ -207,7 +210,9 @@ class TrackedTopic:
         try:
             self.passing.hold()
             connection = await context.pool.for_topic(self.topic)
-            stated = context.peers.metadata(self.topic, context.advertised_url, context.web_url(), context.now_ms())
+            stated = context.peers.metadata(
+                self.topic, context.advertised_url, context.web_url(), context.now_ms(), context.tls_url
+            )
             ownership = self._ownership = Ownership(
                 connection, self.topic, context.advertised_url, stated, context.limits.topics
             )
@@ -238,7 +243,7 @@ class TrackedTopic:
 
     def _note_owned(self, tenure: Tenure) -> None:
         self.role, self.owner = "owner", self._context.advertised_url
-        self.owner_web_url = self.reason = None
+        self.owner_web_url = self.owner_tls_url = self.reason = None
         self.presence.served.set()
         tenure.pump.wake()
         position = tenure.harvester.position
@@ -250,12 +255,16 @@ class TrackedTopic:
         """Clients that came here go to the owner meanwhile: they look up anew when their consumer is closed."""
         context = self._context
         context.peers.note_own_role(context.advertised_url, known)
-        self.owner, self.owner_web_url, doubt = context.peers.judge(self.topic, context.advertised_url, known, settled)
+        elected = context.peers.judge(self.topic, context.advertised_url, known, settled)
+        self._note_owner(elected)
         if settled or self.owner is not None:
-            self._note_failure(doubt)
+            self._note_failure(elected.doubt)
         if self.owner not in (None, context.advertised_url):
             self.presence.served.set()
             self.send_consumers_away()
+
+    def _note_owner(self, elected: Elected) -> None:
+        self.owner, self.owner_web_url, self.owner_tls_url = elected.url, elected.web_url, elected.tls_url
 
     def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
@@ -318,7 +327,7 @@ class TrackedTopic:
             self.role = "standby" if self.role == "standby" else "idle"
         else:
             self.role = "opening" if self.passing.reason is None else "passed-through"
-        self.owner, self.owner_web_url = None, None
+        self._note_owner(Elected())
         self.outlook.forget()
         tenure, self.tenure = self.tenure, None
         ownership, self._ownership = self._ownership, None

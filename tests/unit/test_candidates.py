@@ -6,6 +6,8 @@ from bridge.broker.candidates import (
     SIGNATURE,
     SIGNED_AT,
     STATEMENT_LASTS_MS,
+    TLS_SIGNATURE,
+    TLS_URL,
     WEB_URL,
     Candidate,
     Candidates,
@@ -127,3 +129,65 @@ def test_nobody_is_the_owner_before_the_broker_says_so() -> None:
 def test_the_secret_is_not_in_what_is_stated() -> None:
     assert set(Peers().metadata(TOPIC, A, WEB_A, NOW_MS)) == {WEB_URL}
     assert SECRET not in str(PEERS.metadata(TOPIC, A, WEB_A, NOW_MS))
+
+
+# -- where a bridge serves clients with TLS
+
+TLS_B, TLS_EVIL = "pulsar+ssl://b:6651", "pulsar+ssl://evil:6651"
+
+
+def with_tls(tls_url: str = TLS_B, peers: Peers = PEERS, **changed: str) -> Candidate:
+    stated = peers.metadata(TOPIC, B, WEB_B, NOW_MS, tls_url)
+    return Candidate(B, None, stated | {name.replace("_", "-"): value for name, value in changed.items()}, NOW_MS)
+
+
+def signature(topic: str, url: str) -> str:
+    """Of a right statement on TLS, of something else."""
+    return PEERS.metadata(topic, url, WEB_B, NOW_MS, TLS_B)[TLS_SIGNATURE]
+
+
+def test_what_is_said_of_tls_is_believed() -> None:
+    assert judged(with_tls()) == Elected(B, WEB_B, None, TLS_B)
+    assert judged(with_tls(peers=Peers()), Peers(), Candidate(A)) == Elected(B, WEB_B, None, TLS_B)
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        signed(B, WEB_B),
+        with_tls(tls_url=TLS_EVIL, tls_signature=signature(TOPIC, B)),
+        with_tls(tls_signature="\udcff"),
+        with_tls(tls_signature=signature(ANOTHER, B)),
+        with_tls(tls_signature=signature(TOPIC, A)),
+        with_tls(tls_signature=with_tls().metadata[SIGNATURE]),
+        signed(B, WEB_B)._replace(metadata={**signed(B, WEB_B).metadata, TLS_URL: TLS_B}),
+    ],
+)
+def test_a_bridge_whose_word_on_tls_is_not_signed_is_a_bridge_without(candidate: Candidate) -> None:
+    assert judged(candidate) == Elected(B, WEB_B)
+
+
+def test_who_does_not_know_of_tls_sees_what_it_knows() -> None:
+    """Bridges of the release before look at these names alone."""
+    known = {name: value for name, value in with_tls().metadata.items() if not name.startswith("tls-")}
+    assert known == signed(B, WEB_B).metadata
+
+
+@pytest.mark.parametrize(
+    ("allowed", "tls_url", "believed"),
+    [
+        ("pulsar://b:6650 http://b:8081 pulsar+ssl://b:6651", TLS_B, True),
+        ("pulsar://b:6650 http://b:8081", TLS_B, False),
+        ("", "pulsar://b:6650", False),
+        ("", "pulsar+ssl://b:6651,evil:6651", False),
+        ("", "pulsar+ssl://[::1]:6651", True),
+    ],
+)
+def test_which_urls_with_tls_are_followed(allowed: str, tls_url: str, believed: bool) -> None:
+    elected = judged(with_tls(tls_url=tls_url, peers=Peers()), Peers(None, allowed.split()), Candidate(A))
+    assert elected == Elected(B, WEB_B, None, tls_url if believed else None)
+
+
+def test_a_bridge_without_a_plain_port_says_it_by_its_name() -> None:
+    assert TLS_URL not in PEERS.metadata(TOPIC, TLS_B, WEB_B, NOW_MS, TLS_B)
+    assert judged(signed(TLS_B, WEB_B)) == Elected(TLS_B, WEB_B)

@@ -13,13 +13,14 @@ from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.upstream import Upstream
 from bridge.limits import ConnectionLimits
 from bridge.protocol.frames import FrameDecoder
-from bridge.protocol.lookup import REDIRECTS_MAX, Ask, Found, Refused, next_step
+from bridge.protocol.lookup import REDIRECTS_MAX, Ask, Found, Refused, led_to, next_step
 from bridge.protocol.pulsar_pb2 import (
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandSubscribe,
     ServerError,
 )
+from bridge.protocol.service_url import ServiceUrls
 
 Connect = CommandLookupTopicResponse.Connect
 Redirect = CommandLookupTopicResponse.Redirect
@@ -187,6 +188,31 @@ async def test_a_broker_that_names_nobody() -> None:
     assert next_step(Ask(FIRST), answer(Connect), TOPIC) == Found("")
     with pytest.raises(BrokerError, match="not a service URL: ''"):
         await BrokerPool(FIRST, USUAL).connection("")
+
+
+# -- what the client is told
+
+BOTH, ONLY_TLS = ServiceUrls(FIRST, FIRST_TLS), ServiceUrls.of(FIRST_TLS, None)
+
+
+@pytest.mark.parametrize(
+    ("owner", "by_tls", "url"),
+    [(BOTH, True, FIRST_TLS), (BOTH, False, FIRST), (ServiceUrls(FIRST), False, FIRST), (ONLY_TLS, True, FIRST_TLS)],
+)
+@pytest.mark.parametrize("authoritative", [True, False])
+def test_a_client_goes_on_as_it_came(owner: ServiceUrls, by_tls: bool, url: str, authoritative: bool) -> None:
+    found = Found("pulsar://broker:6650", "pulsar://behind:6650", authoritative)
+    assert led_to(found, owner, by_tls, TOPIC) == Found(url, None, authoritative)
+
+
+@pytest.mark.parametrize(
+    ("owner", "by_tls", "how"), [(ServiceUrls.of(FIRST, None), True, "with TLS"), (ONLY_TLS, False, "without TLS")]
+)
+def test_a_client_is_told_when_it_cannot(owner: ServiceUrls, by_tls: bool, how: str) -> None:
+    refused = led_to(Found("pulsar://broker:6650"), owner, by_tls, TOPIC)
+    assert isinstance(refused, Refused)
+    assert refused.code == ServerError.ServiceNotReady
+    assert f"the bridge that owns {TOPIC}, {owner.name}, is not known to serve clients {how}" in refused.message
 
 
 # -- what is taken over

@@ -20,6 +20,7 @@ from bridge.net.failures import Failures, Part
 from bridge.protocol import commands
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
+from bridge.protocol.service_url import ServiceUrls
 from tests.fake_broker import FakeBroker, success
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
@@ -58,8 +59,8 @@ class NoTopics:
 
         yield never
 
-    async def owner_url(self, topic: str) -> str:
-        return "pulsar://127.0.0.1:1"
+    async def owner_urls(self, topic: str) -> ServiceUrls:
+        return ServiceUrls("pulsar://127.0.0.1:1")
 
 
 class Scene:

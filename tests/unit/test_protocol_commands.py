@@ -78,6 +78,11 @@ def test_the_client_is_told_the_given_address_only() -> None:
     assert not response.proxy_through_service_url
 
 
+def test_an_address_with_tls_is_told_in_its_own_field() -> None:
+    response = commands.lookup_connect(7, "pulsar+ssl://bridge:6651", False).lookupTopicResponse
+    assert (response.brokerServiceUrl, response.brokerServiceUrlTls) == ("", "pulsar+ssl://bridge:6651")
+
+
 def test_the_client_is_told_why_it_was_refused() -> None:
     response = commands.lookup_failed(7, ServerError.TopicNotFound, "no").lookupTopicResponse
     assert (response.request_id, response.response) == (7, response.Failed)
