@@ -15,6 +15,7 @@ from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
+from bridge.net.tls_listener import TlsPort
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
@@ -42,8 +43,12 @@ class Core:
         urls: tuple[str, Callable[[], str]],
         machine: Machine,
         failures: Failures | None = None,
+        tls_url: str | None = None,
     ) -> None:
-        """`urls`: where clients are told to connect, and where others find REST, known once it listens."""
+        """`urls`: where clients are told to connect, and where others find REST, known once it listens.
+
+        `tls_url`: where clients are told to connect that came by TLS.
+        """
         self.failures = Failures() if failures is None else failures
         self.readiness = Readiness(self.failures, limits.connections)
         self._pool = pool
@@ -66,6 +71,7 @@ class Core:
             machine.now_ns,
             machine.randbits,
             _peers(settings),
+            tls_url,
         )
         self.topics = Topics(context, syncing)
         self.gateway = Gateway(
@@ -78,9 +84,9 @@ class Core:
         )
         self._watch: asyncio.Task[None] | None = None
 
-    async def start(self, listening: socket.socket) -> None:
-        """Serve clients on a bound socket, and go on with every topic that the store knows."""
-        await self.gateway.start(listening)
+    async def start(self, listening: socket.socket | None, tls: TlsPort | None = None) -> None:
+        """Serve clients on a bound socket, one for TLS or both; go on with every topic that the store knows."""
+        await self.gateway.start(listening, tls)
         self.topics.resume()
         self._watch = asyncio.get_running_loop().create_task(self.readiness.watch(self._pool, self._admin))
 
@@ -90,7 +96,7 @@ class Core:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        self.gateway.stop_listening()
+        await self.gateway.stop_listening()
         await self.topics.close()
         await self.gateway.close()
 

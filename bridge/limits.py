@@ -16,7 +16,11 @@ class ConnectionLimits:
     """With clients, and with brokers."""
 
     handshake_timeout_s: float = 10.0
-    """A client that connects and does not say CONNECT by then is closed."""
+    """A client that connects and does not say CONNECT by then is closed; so long its TLS handshake may take before."""
+    certificate_check_s: float = 30.0
+    """Between two looks at whether the files of the TLS port have changed."""
+    accept_pause_s: float = 0.5
+    """Where no connection can be accepted at the TLS port, for want of file descriptors."""
     max_connect_command_bytes: int = 64 * 1024
     """Before CONNECTED a client gets no room for payloads."""
     client_write_high_water: int = 4 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import ssl
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -276,13 +277,13 @@ class RawClient(asyncio.Protocol):
                 future.set_result(command)
 
 
-async def raw_client(url: str, *, handshake: bool = True) -> RawClient:
-    """Connect, and shake hands unless told otherwise."""
+async def raw_client(url: str, *, handshake: bool = True, tls: ssl.SSLContext | None = None) -> RawClient:
+    """Connect, by TLS if told so, and say CONNECT unless told otherwise."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port
     loop = asyncio.get_running_loop()
-    _, client = await loop.create_connection(RawClient, parts.hostname, parts.port)
+    _, client = await loop.create_connection(RawClient, parts.hostname, parts.port, ssl=tls)
     if handshake:
         answer = await client.handshake()
         assert answer.type == BaseCommand.CONNECTED, answer

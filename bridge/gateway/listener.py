@@ -11,6 +11,7 @@ from bridge.gateway.session import ClientSession
 from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
+from bridge.net.tls_listener import TlsListener, TlsPort
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,8 @@ class Gateway:
         self._max_connections = max_connections
         self._sessions: dict[ClientSession, None] = {}  # in the order they came
         self._server: asyncio.Server | None = None
+        self.tls: TlsListener | None = None
+        """The port for clients that come by TLS; None where there is none."""
         self._empty = asyncio.Event()
 
     @property
@@ -49,18 +52,30 @@ class Gateway:
         """Connections to brokers on behalf of clients."""
         return sum(session.broker_connections for session in self._sessions)
 
-    async def start(self, bound: socket.socket) -> None:
-        """Listen on a bound socket."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: ClientSession(self), sock=bound)
+    async def start(self, bound: socket.socket | None, tls: TlsPort | None = None) -> None:
+        """Listen on a bound socket, on one for TLS, or on both."""
+        if bound is not None:
+            self._server = await asyncio.get_running_loop().create_server(lambda: ClientSession(self), sock=bound)
+        if tls is not None:
+            self.tls = TlsListener(
+                tls, lambda: ClientSession(self, by_tls=True), self._has_room, self._failures, self.log, self.limits
+            )
+            self.tls.start()
 
-    def stop_listening(self) -> None:
+    def _has_room(self) -> bool:
+        handshakes = 0 if self.tls is None else self.tls.handshakes
+        return len(self._sessions) + handshakes < self._max_connections
+
+    async def stop_listening(self) -> None:
         """Take no new clients."""
         if self._server is not None:
             self._server.close()
+        if self.tls is not None:
+            await self.tls.stop()
 
     async def close(self) -> None:
         """End every session."""
-        self.stop_listening()
+        await self.stop_listening()
         for session in list(self._sessions):
             session.end("the bridge is stopping")
         self._empty.clear()
