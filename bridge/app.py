@@ -1,6 +1,7 @@
 """The bridge as a whole: starts its parts in order, stops them in stages."""
 
 import asyncio
+import contextlib
 import socket
 
 import structlog
@@ -13,8 +14,11 @@ from bridge.config import LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
+from bridge.net.certificates import CertificateError, ServerCertificate
 from bridge.net.failures import Failures
+from bridge.net.tls_listener import TlsPort
 from bridge.operate.action_log import ActionLog
+from bridge.protocol.service_url import TLS_SCHEME, ServiceUrls
 from bridge.topics.topics import Topics
 from bridge.web.pages.routes import load_pages
 from bridge.web.server import build_web_app
@@ -35,6 +39,7 @@ class Bridge:
         self.settings = settings
         self.limits = limits
         self.port = settings.port
+        self.tls_port = settings.tls_port
         self.web_port = settings.web_port
         self._stopping = False
         self.started_ms = wall_clock_ms()
@@ -90,9 +95,17 @@ class Bridge:
         return own + (0 if self.gateway is None else self.gateway.broker_connections)
 
     @property
-    def advertised_url(self) -> str:
+    def advertised_urls(self) -> ServiceUrls:
         """Where clients are told to connect."""
-        return f"pulsar://{self.settings.advertised_address}:{self.port}"
+        settings = self.settings
+        plain = None if settings.tls_only else f"pulsar://{settings.advertised_address}:{self.port}"
+        tls = f"{TLS_SCHEME}//{settings.advertised_address}:{self.tls_port}" if self.tls_port else None
+        return ServiceUrls(plain, tls)
+
+    @property
+    def advertised_url(self) -> str:
+        """Where clients are told to connect, and what other bridges know this one by."""
+        return self.advertised_urls.name
 
     @property
     def advertised_web_url(self) -> str:
@@ -111,30 +124,43 @@ class Bridge:
         settings = self.settings
         asyncio.get_running_loop().set_exception_handler(self.failures.on_loop_error)
         token = settings.broker_token.get_secret_value() if settings.broker_token else None
-        self._store = await asyncio.to_thread(Store.open, settings.data_dir, self.limits.store)
-        if self._store.exposed is not None:
-            log.warning("the data directory is not private", reason=self._store.exposed)
+        store = self._store = await asyncio.to_thread(Store.open, settings.data_dir, self.limits.store)
+        if store.exposed is not None:
+            log.warning("the data directory is not private", reason=store.exposed)
         try:
-            self._admin = AdminClient(settings.broker_web_url, self.limits.connections, token)
-            self._pool = BrokerPool(settings.broker_service_url, self.limits.connections, token)
-            # The port is part of the advertised URL, which the topics need: listen first, serve when they are there.
-            listening = _bind(settings.host, settings.port)
-            self.port = listening.getsockname()[1]
-            urls = self.advertised_url, lambda: self.advertised_web_url
-            self._core = Core(
-                settings, self.limits, self._store, self._admin, self._pool, urls, Machine(), self.failures
-            )
-            # Topics tell others where REST is: its port has to be known before the first of them is opened.
-            try:
-                await self._start_web()
-            except BaseException:
-                listening.close()
-                raise
-            await self._core.start(listening)
+            admin = self._admin = AdminClient(settings.broker_web_url, self.limits.connections, token)
+            pool = self._pool = BrokerPool(settings.broker_service_url, self.limits.connections, token)
+            await self._serve(store, admin, pool)
         except BaseException:
             await self.stop()
             raise
-        log.info("bridge is up", service_url=self.advertised_url, web_port=self.web_port)
+        told = {"service_url": self.advertised_urls.plain, "service_url_tls": self.advertised_urls.tls}
+        log.info("bridge is up", web_port=self.web_port, **{name: url for name, url in told.items() if url is not None})
+
+    async def _serve(self, store: Store, admin: AdminClient, pool: BrokerPool) -> None:
+        certificate = await self._certificate()
+        with contextlib.ExitStack() as bound:
+            # Ports are part of the advertised URLs, which the topics need: listen first, serve when they are there.
+            plain, tls = None, None
+            if not self.settings.tls_only:
+                plain = bound.enter_context(_bind(self.settings.host, self.settings.port))
+                self.port = plain.getsockname()[1]
+            if certificate is not None:
+                tls = TlsPort(bound.enter_context(_bind(self.settings.host, self.tls_port)), certificate)
+            own = self.advertised_urls
+            urls = own.name, lambda: self.advertised_web_url
+            self._core = Core(self.settings, self.limits, store, admin, pool, urls, Machine(), self.failures, own.tls)
+            # Topics tell others where REST is: its port has to be known before the first of them is opened.
+            await self._start_web()
+            bound.pop_all()
+        await self._core.start(plain, tls)
+
+    async def _certificate(self) -> ServerCertificate | None:
+        files = self.settings.tls_files
+        try:
+            return None if files is None else await asyncio.to_thread(ServerCertificate, files)
+        except CertificateError as error:  # they were good when the settings were read
+            raise StartError(str(error)) from error
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then everything closed."""

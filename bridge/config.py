@@ -3,6 +3,7 @@
 import difflib
 import re
 import socket
+import ssl
 import tomllib
 from collections import ChainMap
 from pathlib import Path
@@ -21,6 +22,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from bridge.net.certificates import CertificateError, TlsFiles, server_context
 from bridge.notation.quantities import parse_duration_ms, parse_size
 from bridge.protocol.service_url import parse_service_url
 
@@ -30,6 +32,14 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN_MIN: Final = 16
 """Characters of a token that nobody guesses."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
+_OF_TLS = (
+    "tls_only",
+    "tls_certificate_file_path",
+    "tls_key_file_path",
+    "tls_trust_certs_file_path",
+    "tls_require_trusted_client_cert_on_connect",
+)
+"""Settings that are of no use without `tls_port`."""
 
 
 def default_advertised_address(host: str) -> str:
@@ -78,6 +88,22 @@ class Settings(BaseSettings):
         min_length=1,
         description="where clients are told to connect; by default `host`, or for 0.0.0.0 this machine's full name",
     )
+    tls_port: int = Field(default=0, ge=0, le=65535, description="the port for clients with TLS; 0: there is none")
+    tls_only: bool = Field(default=False, description="serve clients with TLS alone: `port` is not opened")
+    tls_certificate_file_path: Path | None = Field(
+        default=None, description="PEM file: the certificate for `advertised_address`, then those that lead to a root"
+    )
+    tls_key_file_path: Path | None = Field(
+        default=None, description="PEM file: the private key of that certificate, without a passphrase"
+    )
+    tls_min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="the oldest TLS a client may speak")
+    tls_trust_certs_file_path: Path | None = Field(
+        default=None,
+        description="PEM file: authorities of clients' certificates; by default no client is asked for one",
+    )
+    tls_require_trusted_client_cert_on_connect: bool = Field(
+        default=False, description="refuse clients with TLS that show no certificate; a wrong one is refused anyway"
+    )
     web_host: str = Field(default="127.0.0.1", description="the address of REST and health")
     web_port: int = Field(default=8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
     advertised_web_url: str = Field(
@@ -92,7 +118,7 @@ class Settings(BaseSettings):
     )
     peer_urls: str = Field(
         default="",
-        description="URLs that other bridges may have, service and web URL, separated by blanks, `*` for a part "
+        description="URLs that other bridges may have, service URLs and web URL, separated by blanks, `*` for a part "
         "between dots; by default any",
     )
     access: Literal["off", "token", "pulsar"] | None = Field(
@@ -177,12 +203,52 @@ class Settings(BaseSettings):
         own = {self.host, self.advertised_address}
         if self.host in (*_ANY_ADDRESS, *LOOPBACK):
             own.update(LOOPBACK)
-        if broker.port == self.port and broker.host in own:
+        ports = {self.tls_port} if self.tls_only else {self.port, self.tls_port}
+        if broker.port in ports and broker.host in own:
             raise ValueError(
                 f"broker_service_url {self.broker_service_url!r} is the bridge itself: "
-                f"it listens on port {self.port}, set another"
+                f"it listens on port {broker.port}, set another"
             )
         return self
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if not self.tls_port:
+            for name in _OF_TLS:
+                if getattr(self, name) not in (None, False):
+                    raise ValueError(f"{name} is set, and tls_port is not: set both, or none")
+            return self
+        for name in ("tls_certificate_file_path", "tls_key_file_path"):
+            if getattr(self, name) is None:
+                raise ValueError(f"tls_port {self.tls_port}: {name} has to be set")
+        if self.tls_port == self.port and not self.tls_only:
+            raise ValueError(f"tls_port {self.tls_port}: has to be another than port, unless tls_only is set")
+        if self.tls_require_trusted_client_cert_on_connect and self.tls_trust_certs_file_path is None:
+            raise ValueError("tls_require_trusted_client_cert_on_connect: tls_trust_certs_file_path has to be set")
+        return self
+
+    @model_validator(mode="after")
+    def _tls_files_can_be_used(self) -> Self:
+        try:
+            if self.tls_files is not None:
+                server_context(self.tls_files)
+        except CertificateError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """What is shown at the TLS port; None where there is none."""
+        certificate, key = self.tls_certificate_file_path, self.tls_key_file_path
+        if not self.tls_port or certificate is None or key is None:
+            return None
+        return TlsFiles(
+            certificate,
+            key,
+            ssl.TLSVersion.TLSv1_3 if self.tls_min_version == "1.3" else ssl.TLSVersion.TLSv1_2,
+            self.tls_trust_certs_file_path,
+            self.tls_require_trusted_client_cert_on_connect,
+        )
 
     @classmethod
     def settings_customise_sources(

@@ -19,6 +19,11 @@ def serve(
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the index is stored.")] = None,
     host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for clients.")] = None,
     port: Annotated[int | None, port_option("Port for clients; 0 chooses a free one.")] = None,
+    tls_port: Annotated[int | None, port_option("Port for clients with TLS; 0: there is none.")] = None,
+    tls_certificate_file_path: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM file with the certificate shown there.")
+    ] = None,
+    tls_key_file_path: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM file with its key.")] = None,
     advertised_address: Annotated[
         str | None, typer.Option(metavar="HOST", help="Host name that clients are told to connect to.")
     ] = None,
@@ -42,6 +47,9 @@ def serve(
         data_dir=data_dir,
         host=host,
         port=port,
+        tls_port=tls_port,
+        tls_certificate_file_path=tls_certificate_file_path,
+        tls_key_file_path=tls_key_file_path,
         advertised_address=advertised_address,
         web_host=web_host,
         web_port=web_port,

@@ -1,17 +1,23 @@
 """Where settings come from, which source wins, and what is said about wrong ones."""
 
 import re
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridge.app import Bridge
 from bridge.config import (
     ConfigError,
     Settings,
     default_advertised_address,
     load_settings,
 )
+from bridge.limits import Limits
+from bridge.net.certificates import TlsFiles
+from bridge.protocol.service_url import ServiceUrls
+from tests.authority import Authority, Pair
 
 BROKER: dict[str, Any] = {
     "broker_service_url": "pulsar://broker.example:6650",
@@ -196,3 +202,82 @@ def test_a_bridge_that_would_connect_to_itself_is_refused() -> None:
     load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web, port=6651)
     load_settings(broker_service_url="pulsar://other:6650", broker_web_url=web)
     load_settings(broker_service_url="pulsar://localhost:6650", broker_web_url=web, host="10.1.2.3")
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.issue()
+
+
+def test_tls_is_off_unless_it_has_a_port(pair: Pair) -> None:
+    assert Settings(**BROKER).tls_files is None
+    files = Settings(**BROKER, **pair.settings(6651)).tls_files
+    assert files == TlsFiles(*pair, ssl.TLSVersion.TLSv1_2, None, False)
+
+
+def test_tls_settings_from_a_file(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+    text = f"""
+        tls_port = 6651
+        tls_only = true
+        tls_certificate_file_path = "{pair.certificate}"
+        tls_key_file_path = "{pair.key}"
+        tls_min_version = "1.3"
+        tls_trust_certs_file_path = "{authority.certificate}"
+        tls_require_trusted_client_cert_on_connect = true
+    """
+    settings = load_settings(write(tmp_path, text), **BROKER).settings
+    assert settings.tls_files == TlsFiles(*pair, ssl.TLSVersion.TLSv1_3, authority.certificate, True)
+    assert (settings.tls_port, settings.tls_only) == (6651, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"tls_certificate_file_path": None}, "tls_port 6651: tls_certificate_file_path has to be set"),
+        ({"tls_key_file_path": None}, "tls_port 6651: tls_key_file_path has to be set"),
+        ({"tls_port": 0}, "tls_certificate_file_path is set, and tls_port is not: set both, or none"),
+        ({"tls_port": 6650}, "tls_port 6650: has to be another than port, unless tls_only is set"),
+        ({"tls_require_trusted_client_cert_on_connect": True}, ".*: tls_trust_certs_file_path has to be set"),
+        ({"tls_key_file_path": "gone"}, "tls_key_file_path 'gone': cannot be read: No such file or directory"),
+        ({"tls_trust_certs_file_path": "gone"}, "tls_trust_certs_file_path 'gone': cannot be read: No such .*"),
+        ({"tls_min_version": "1.1"}, r"tls_min_version \(flag\): Input should be '1.2' or '1.3' \(given: '1.1'\)"),
+        ({"tls_port": 70_000}, r"tls_port \(flag\): Input should be less than or equal to 65535 \(given: '70000'\)"),
+        (
+            {"broker_service_url": "pulsar+ssl://localhost:6651"},
+            "broker_service_url 'pulsar.ssl://localhost:6651' is the bridge itself: it listens on port 6651, .*",
+        ),
+    ],
+)
+def test_tls_settings_that_do_not_go_together(pair: Pair, changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(**(BROKER | pair.settings(6651) | changed))
+    [said] = caught.value.problems
+    assert re.fullmatch(problem, said), said
+
+
+@pytest.mark.parametrize("name", ["tls_only", "tls_require_trusted_client_cert_on_connect"])
+def test_a_switch_of_tls_without_a_port(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is set, and tls_port is not"):
+        load_settings(**(BROKER | {name: True}))
+
+
+def test_the_plain_port_is_not_in_the_way_when_it_is_not_opened(pair: Pair) -> None:
+    load_settings(**BROKER, **pair.settings(6650), tls_only=True)
+
+
+@pytest.mark.parametrize(
+    ("tls_only", "urls"),
+    [(False, ServiceUrls("pulsar://b:6650", "pulsar+ssl://b:6651")), (True, ServiceUrls(None, "pulsar+ssl://b:6651"))],
+)
+def test_where_clients_are_told_to_connect(pair: Pair, tls_only: bool, urls: ServiceUrls) -> None:
+    settings = Settings(**BROKER, **pair.settings(6651), advertised_address="b", tls_only=tls_only)
+    bridge = Bridge(settings, Limits())
+    assert (bridge.advertised_urls, bridge.advertised_url) == (urls, urls.name)
