@@ -8,6 +8,7 @@ import pytest
 from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Cause, SubscriptionStats
 from bridge.limits import OperatorLimits
+from bridge.net.certificates import ServerCertificate, TlsFiles
 from bridge.operate.storm import Forecast, SecondsOnDisk, forecast
 from bridge.operate.waiting import DeliveryState, Lately, RecentLateness, waiting_warnings
 from bridge.operate.warnings import (
@@ -17,9 +18,12 @@ from bridge.operate.warnings import (
     ShownRate,
     topic_warnings,
 )
+from bridge.web.rest.overview import certificate_warnings
+from tests.authority import Authority
 from tracker import NewEntry, Position, Store, TopicIndex
 
 WIDTH_MS = 60_000
+DAY_MS = 86_400_000
 NOW = 1_800_000_000_000
 LIMITS = OperatorLimits()
 
@@ -232,3 +236,19 @@ def test_the_rate_shown_is_the_highest_over_some_seconds() -> None:
     for second, count in enumerate([0, 100, 200, 300, 400, 500, 500, 500, 500, 500, 500, 20, 20]):
         shown.note(float(second), count)
     assert shown.per_second == 100.0
+
+
+def test_a_certificate_that_ends(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue()
+    certificate = ServerCertificate(TlsFiles(*pair))
+    ends_ms = int(certificate.expires_s * 1000)
+    assert not certificate_warnings(certificate, ends_ms - 15 * DAY_MS)
+    [warning] = certificate_warnings(certificate, ends_ms - 3 * DAY_MS)
+    assert (warning.severity, warning.code) == (Severity.warning, "certificate")
+    assert "ends in 3.0 days" in warning.text
+    [warning] = certificate_warnings(certificate, ends_ms + 1000)
+    assert (warning.severity, warning.code) == (Severity.critical, "certificate")
+    pair.key.write_text("")
+    certificate.look()
+    [warning] = certificate_warnings(certificate, ends_ms - 15 * DAY_MS)
+    assert "cannot be used, the former ones stay: tls_key_file_path" in warning.text

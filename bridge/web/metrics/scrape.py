@@ -32,6 +32,8 @@ assert set(LATENESS_TOLD_MS) <= set(LATENESS_BOUNDS_MS)
 
 FAMILIES = (
     Family("client_connections", "gauge", "Connections of clients.", BRIDGE),
+    Family("tls_handshake_failures_total", "counter", "Connections at the TLS port closed before they began.", BRIDGE),
+    Family("tls_certificate_expires_seconds", "gauge", "When the TLS port's certificate ends, epoch seconds.", BRIDGE),
     Family("broker_connections", "gauge", "Connections to brokers: the bridge's own and those of clients.", BRIDGE),
     Family("clock_offset_seconds", "gauge", "How far at least the broker's clock is ahead of this machine's.", BRIDGE),
     Family("failures_total", "counter", "Unexpected errors, by the part that began anew.", (*BRIDGE, "part")),
@@ -114,6 +116,9 @@ async def exposition(bridge: Served, cluster: str) -> bytes:
 async def _bridge_samples(told: Exposition, bridge: Served, cluster: str) -> None:
     labels = labels_text({"cluster": cluster})
     told.add("client_connections", labels, 0 if bridge.gateway is None else bridge.gateway.connections)
+    if bridge.gateway is not None and (tls := bridge.gateway.tls) is not None:
+        told.add("tls_handshake_failures_total", labels, tls.failed_handshakes)
+        told.add("tls_certificate_expires_seconds", labels, tls.certificate.expires_s)
     told.add("broker_connections", labels, bridge.broker_connections)
     if bridge.clock_offset_s is not None:
         told.add("clock_offset_seconds", labels, bridge.clock_offset_s)

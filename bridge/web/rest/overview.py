@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bridge import answers
 from bridge.answers.values import Severity
 from bridge.dispatch.subscription_stats import Lateness
+from bridge.net.certificates import ServerCertificate
 from bridge.operate.warnings import OperatorWarning
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.served import Served
@@ -21,6 +22,7 @@ VERSION = importlib.metadata.version("pulsar-delay-bridge")
 """Read once: it is in a file."""
 CLOCK_OFFSET_WARNING_S = 1.0
 DISK_FREE_WARNING = 0.1
+CERTIFICATE_ENDS_WARNING_DAYS = 14
 
 
 @dataclass
@@ -53,6 +55,8 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
     sums = _Sums()
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
+    if bridge.gateway is not None and bridge.gateway.tls is not None:
+        warnings += [each.answer() for each in certificate_warnings(bridge.gateway.tls.certificate, now_ms)]
     for number, topic in enumerate(topics, 1):
         sums.add(topic)
         _add_due(topic, due, now_ms)
@@ -103,6 +107,22 @@ def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[Ope
     if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
         text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
         found.append(OperatorWarning(Severity.critical, "clock", text))
+    return found
+
+
+def certificate_warnings(certificate: ServerCertificate, now_ms: int) -> list[OperatorWarning]:
+    """What clients with TLS will run into."""
+    found = []
+    if certificate.failure is not None:
+        text = f"the TLS files have changed and cannot be used, the former ones stay: {certificate.failure}"
+        found.append(OperatorWarning(Severity.warning, "certificate", text))
+    days = (certificate.expires_s - now_ms / 1000) / 86_400
+    if days < 0:
+        text = "the certificate of the TLS port has ended: clients that check it do not connect"
+        found.append(OperatorWarning(Severity.critical, "certificate", text))
+    elif days < CERTIFICATE_ENDS_WARNING_DAYS:
+        text = f"the certificate of the TLS port ends in {days:.1f} days, and has not been renewed"
+        found.append(OperatorWarning(Severity.warning, "certificate", text))
     return found
 
 
