@@ -42,7 +42,7 @@ class TlsFiles(NamedTuple):
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """The context of connections that begin from now on. Reads files. Raises CertificateError."""
-    _check_certificates("tls_certificate_file_path", files.certificate)
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "tls_certificate_file_path", files.certificate)  # is it one?
     _read("tls_key_file_path", files.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = files.min_version
@@ -54,13 +54,12 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
     try:
         context.load_cert_chain(files.certificate, files.key, ask_nobody)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         fits = getattr(error, "reason", None) != "KEY_VALUES_MISMATCH"
         why = "holds no private key in PEM" if fits else f"does not fit the certificate in {str(files.certificate)!r}"
         raise CertificateError(f"tls_key_file_path {str(files.key)!r}: {why}") from error
     if files.trust_certs is not None:
-        _check_certificates("tls_trust_certs_file_path", files.trust_certs)
-        context.load_verify_locations(files.trust_certs)
+        _trust(context, "tls_trust_certs_file_path", files.trust_certs)
         context.verify_mode = ssl.CERT_REQUIRED if files.require_client_cert else ssl.CERT_OPTIONAL
     return context
 
@@ -109,11 +108,11 @@ def expiry_s(certificate: Path) -> float:
         raise CertificateError(f"tls_certificate_file_path {str(certificate)!r}: does not say when it ends") from error
 
 
-def _check_certificates(setting: str, file: Path) -> None:
+def _trust(context: ssl.SSLContext, setting: str, file: Path) -> None:
     _read(setting, file)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-    except ssl.SSLError as error:
+        context.load_verify_locations(file)
+    except OSError as error:  # those of TLS are such, too
         raise CertificateError(f"{setting} {str(file)!r}: holds no certificate in PEM") from error
 
 

@@ -48,7 +48,7 @@ class TlsListener:
         self._limits = limits
         self._log = log
         self._handshakes = Tasks(lambda error: failures.note(Part.client, "a TLS handshake failed", error))
-        self._work = Tasks(lambda error: failures.note(Part.elsewhere, "the TLS port is not served any more", error))
+        self._work = Tasks(lambda error: failures.note(Part.elsewhere, "a part of the TLS port has ended", error))
 
     @property
     def handshakes(self) -> int:
