@@ -13,8 +13,11 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from bridge.app import Bridge, StartError
+from bridge.config import Settings
+from bridge.embedded.ports import free_ports
 from bridge.gateway.listener import Gateway
-from bridge.limits import ConnectionLimits
+from bridge.limits import ConnectionLimits, Limits
 from bridge.net.certificates import ServerCertificate, TlsFiles
 from bridge.net.failures import Failures
 from bridge.net.tls_listener import TlsListener, TlsPort
@@ -368,5 +371,30 @@ def test_the_end_of_the_gateway(run: Callable[[Work], None], authority: Authorit
             with pytest.raises(ConnectionError):
                 await raw_client(door.url, tls=trusting(authority))
             silent.close()
+
+    run(work)
+
+
+def test_a_start_that_fails_leaves_no_port_taken(
+    run: Callable[[Work], None], authority: Authority, tmp_path: Path
+) -> None:
+    pair, [port, tls_port] = authority.issue(), free_ports(2)
+    settings = Settings(
+        broker_service_url="pulsar://127.0.0.1:1",
+        broker_web_url="http://127.0.0.1:1",
+        data_dir=tmp_path / "data",
+        host="127.0.0.1",
+        port=port,
+        **pair.settings(tls_port),
+    )
+
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", tls_port)), pytest.raises(StartError, match=f":{tls_port}"):
+            await Bridge(settings, Limits()).start()
+        pair.key.unlink()  # good when the settings were read, and not any more
+        with pytest.raises(StartError, match=r"tls_key_file_path .* cannot be read"):
+            await Bridge(settings, Limits()).start()
+        for each in (port, tls_port):
+            socket.create_server(("127.0.0.1", each)).close()
 
     run(work)
