@@ -158,7 +158,11 @@ class Bridge:
     async def _certificate(self) -> ServerCertificate | None:
         files = self.settings.tls_files
         try:
-            return None if files is None else await asyncio.to_thread(ServerCertificate, files)
+            return (
+                None
+                if files is None
+                else await asyncio.to_thread(ServerCertificate, files, self.settings.advertised_address)
+            )
         except CertificateError as error:  # they were good when the settings were read
             raise StartError(str(error)) from error
 

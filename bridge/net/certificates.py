@@ -17,6 +17,8 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _ONE_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_OTHER_NAME: Final = (62, 64)
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _VERSION_TAG, _GENERALIZED_TIME = 0xA0, 0x18
 _VALIDITY: Final = 3
 """Its place among the fields of a certificate (RFC 5280, 4.1), the optional version not counted."""
@@ -67,15 +69,23 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 class ServerCertificate:
     """The newest usable state of the files."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        """Reads them. Raises CertificateError."""
+    def __init__(self, files: TlsFiles, host: str) -> None:
+        """Reads them. `host`: where clients are told to connect. Raises CertificateError."""
         self._files = files
+        self.host = host
         self._seen = _stamps(files)
-        self.context = server_context(files)
-        self.expires_s = expiry_s(files.certificate)
-        """When it ends, in epoch seconds."""
         self.failure: str | None = None
         """Why the files as they are now are not used; None while they are."""
+        self._use(server_context(files), expiry_s(files.certificate))
+
+    def _use(self, context: ssl.SSLContext, expires_s: float) -> None:
+        self.context = context
+        self.expires_s = expires_s
+        """When it ends, in epoch seconds."""
+        self.is_for_host = is_for(context, self._files.certificate, self.host)
+        """Whether clients that are told to connect to the host, and check its name, will be content."""
+        if not self.is_for_host:
+            log.warning("the certificate is not for where clients are told to connect", host=self.host)
 
     def look(self) -> None:
         """Use the files for new connections if they have changed; a broken pair leaves the former one. Reads files."""
@@ -84,7 +94,7 @@ class ServerCertificate:
             return
         self._seen = stamps
         try:
-            self.context, self.expires_s = server_context(self._files), expiry_s(self._files.certificate)
+            self._use(server_context(self._files), expiry_s(self._files.certificate))
         except CertificateError as error:
             self.failure = str(error)
             log.error("TLS files have changed and cannot be used, the former ones stay", reason=self.failure)
@@ -106,6 +116,23 @@ def expiry_s(certificate: Path) -> float:
         return _not_after(ssl.PEM_cert_to_DER_cert("" if found is None else found[0])).timestamp()
     except (ValueError, IndexError, StopIteration) as error:
         raise CertificateError(f"tls_certificate_file_path {str(certificate)!r}: does not say when it ends") from error
+
+
+def is_for(server: ssl.SSLContext, certificate: Path, host: str) -> bool:
+    """Whether a client that trusts the certificate takes it for the host's: tried, without a connection. Reads it."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is trusted, whoever signed it
+    _trust(client, "tls_certificate_file_path", certificate)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(back, there, server_hostname=host)
+    answering = server.wrap_bio(there, back, server_side=True)
+    try:
+        for side in (asking, answering, asking):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_code not in _OTHER_NAME
+    return True
 
 
 def _trust(context: ssl.SSLContext, setting: str, file: Path) -> None:

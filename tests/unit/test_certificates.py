@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bridge.net.certificates import CertificateError, ServerCertificate, TlsFiles, expiry_s, server_context
+from bridge.net.certificates import CertificateError, ServerCertificate, TlsFiles, expiry_s, is_for, server_context
 from tests.authority import Authority, Pair, with_passphrase
 
 DAY_S = 86_400
@@ -40,6 +40,29 @@ def test_when_it_ends(authority: Authority, days: int) -> None:
     made_s = time.time()
     ends_s = expiry_s(authority.issue(days=days).certificate)
     assert made_s - 60 < ends_s - days * DAY_S < time.time() + 60
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "expected"),
+    [
+        ("DNS:localhost", "localhost", True),
+        ("DNS:localhost", "127.0.0.1", False),
+        ("DNS:localhost,IP:127.0.0.1", "127.0.0.1", True),
+        ("IP:::1", "::1", True),
+        ("IP:10.0.0.1", "127.0.0.1", False),
+        ("DNS:*.example.com", "bridge.example.com", True),
+        ("DNS:*.example.com", "bridge.example.org", False),
+    ],
+)
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("required", [False, True])
+def test_for_whom_it_is(
+    authority: Authority, names: str, host: str, expected: bool, version: ssl.TLSVersion, required: bool
+) -> None:
+    pair = authority.issue(names)
+    context = server_context(TlsFiles(*pair, version, authority.certificate, required))
+    context.maximum_version = version
+    assert is_for(context, pair.certificate, host) == expected
 
 
 def missing(pair: Pair, authority: Authority) -> TlsFiles:
@@ -95,7 +118,7 @@ def test_the_file_at_fault_is_named(
 
 
 def test_new_files_are_used_and_broken_ones_are_not(authority: Authority, pair: Pair) -> None:
-    certificate = ServerCertificate(TlsFiles(*pair))
+    certificate = ServerCertificate(TlsFiles(*pair), "localhost")
     first, ends_s = certificate.context, certificate.expires_s
     certificate.look()
     assert certificate.context is first
@@ -125,7 +148,7 @@ def test_links_that_lead_elsewhere(authority: Authority, tmp_path: Path) -> None
             link.unlink(missing_ok=True)
             link.symlink_to(target)
         if number == 0:
-            certificate = ServerCertificate(TlsFiles(*names))
+            certificate = ServerCertificate(TlsFiles(*names), "localhost")
             first = certificate.context
     certificate.look()
     assert certificate.context is not first

@@ -101,7 +101,7 @@ async def opened(
         each.setblocking(False)
     async with FakeBroker() as broker:
         gateway = Gateway(broker.url, topics, failures, max_connections, limits)
-        await gateway.start(bound[0], TlsPort(bound[1], ServerCertificate(files)))
+        await gateway.start(bound[0], TlsPort(bound[1], ServerCertificate(files, "127.0.0.1")))
         try:
             yield Door(gateway, broker, topics, [each.getsockname()[1] for each in bound])
         finally:

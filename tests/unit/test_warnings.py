@@ -240,7 +240,7 @@ def test_the_rate_shown_is_the_highest_over_some_seconds() -> None:
 
 def test_a_certificate_that_ends(tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue()
-    certificate = ServerCertificate(TlsFiles(*pair))
+    certificate = ServerCertificate(TlsFiles(*pair), "localhost")
     ends_ms = int(certificate.expires_s * 1000)
     assert not certificate_warnings(certificate, ends_ms - 15 * DAY_MS)
     [warning] = certificate_warnings(certificate, ends_ms - 3 * DAY_MS)
@@ -252,3 +252,7 @@ def test_a_certificate_that_ends(tmp_path: Path) -> None:
     certificate.look()
     [warning] = certificate_warnings(certificate, ends_ms - 15 * DAY_MS)
     assert "cannot be used, the former ones stay: tls_key_file_path" in warning.text
+    other = ServerCertificate(TlsFiles(*Authority(tmp_path).issue()), "elsewhere")
+    [warning] = certificate_warnings(other, ends_ms - 15 * DAY_MS)
+    assert (warning.severity, warning.code) == (Severity.critical, "certificate")
+    assert "is not for elsewhere" in warning.text

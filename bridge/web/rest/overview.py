@@ -116,6 +116,9 @@ def certificate_warnings(certificate: ServerCertificate, now_ms: int) -> list[Op
     if certificate.failure is not None:
         text = f"the TLS files have changed and cannot be used, the former ones stay: {certificate.failure}"
         found.append(OperatorWarning(Severity.warning, "certificate", text))
+    if not certificate.is_for_host:
+        text = f"the certificate of the TLS port is not for {certificate.host}, where clients are told to connect"
+        found.append(OperatorWarning(Severity.critical, "certificate", text))
     days = (certificate.expires_s - now_ms / 1000) / 86_400
     if days < 0:
         text = "the certificate of the TLS port has ended: clients that check it do not connect"
