@@ -19,6 +19,9 @@ class ConnectionLimits:
     """A client that connects and does not say CONNECT by then is closed; so long its TLS handshake may take before."""
     certificate_check_s: float = 30.0
     """Between two looks at whether the files of the TLS port have changed."""
+    handshake_pause_s: float = 0.001
+    """Between two connections accepted at the TLS port: a handshake takes the loop half a millisecond, and those of a
+    crowd that came at once would take it in one go."""
     accept_pause_s: float = 0.5
     """Where no connection can be accepted at the TLS port, for want of file descriptors."""
     max_connect_command_bytes: int = 64 * 1024

@@ -1,7 +1,7 @@
 """Connections that begin with a TLS handshake.
 
 The loop's own server says nothing of a handshake that fails, and cannot be given another certificate. This one accepts
-by itself, one connection in a turn of the event loop: a crowd that comes at once leaves others their turn.
+by itself, one connection after the other with a pause between: a crowd that comes at once leaves others their turn.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
 from bridge.net.tasks import Tasks
 
-_BACKLOG = 100
-"""Connections that the system holds until they are accepted, as for the loop's own servers."""
+_BACKLOG = 1_024
+"""Connections that the system holds until they are accepted: more than for other servers, for it takes longer."""
 
 
 class TlsPort(NamedTuple):
@@ -84,7 +84,7 @@ class TlsListener:
             else:
                 connection.close()
                 self._note_failed(peer, "room", "too many client connections")
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._limits.handshake_pause_s)
 
     async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
         try:
