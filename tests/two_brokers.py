@@ -120,8 +120,20 @@ class TwoBrokers:
 
     def owner(self, topic: str) -> PulsarCluster:
         """The broker of a topic, which gets one if it has none."""
-        found = json.loads(_get(f"{self.web_url}/lookup/v2/topic/{rest_path(topic)}"))["brokerUrl"]
-        return next(broker for broker in self.brokers if broker.service_url == found)
+
+        def looked_up() -> PulsarCluster | None:
+            try:
+                found = json.loads(_get(f"{self.web_url}/lookup/v2/topic/{rest_path(topic)}"))["brokerUrl"]
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code < 500:
+                    raise
+                return None  # clients look it up too, and brokers that acquire it at once get in each other's way
+            return next(broker for broker in self.brokers if broker.service_url == found)
+
+        owner = wait_until(looked_up, f"an owner of {topic}", timeout=30)
+        assert owner is not None
+        return owner
 
     def other(self, broker: PulsarCluster) -> PulsarCluster:
         first, second = self.brokers
