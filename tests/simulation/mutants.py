@@ -13,6 +13,8 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import Size, live
 
 SIZE = Size(60.0, 14, 150, (1, 2, 3))
+CROWDED = Size(300.0, 40, 300, (3,))
+"""For what takes two rare things at once."""
 
 
 class Caught(NamedTuple):
@@ -49,8 +51,9 @@ def hunt(work: tuple[str, int]) -> Caught:
     name, seeds = work
     sys.unraisablehook = lambda _: None
     MUTATIONS[name].apply()
+    size = CROWDED if MUTATIONS[name].crowded else SIZE
     for seed in range(1, seeds + 1):
-        broken = live(seed, SIZE).broken
+        broken = live(seed, size).broken
         if broken is not None:
             return Caught(name, seed, broken)
     return Caught(name, seeds, None)
