@@ -63,9 +63,7 @@ class Account:
     def came_again(self) -> dict[str, float]:
         """What was acked for good, and came all the same; with how long ago the ack was, in seconds."""
         found = {}
-        with self.lock:
-            received = {copy: list(times) for copy, times in self.received.items()}
-        for copy, times in received.items():
+        for copy, times in self._received().items():
             for at in times:
                 before = [ack for ack in self.acked.get(copy, []) if ack < at - SETTLED_S and self._is_settled(ack, at)]
                 # Asked for, delivered again for another reason and acked, it comes once more: as without a bridge.
@@ -80,19 +78,24 @@ class Account:
         def ago(times: Iterable[float]) -> str:
             return "/".join(f"{now - at:.2f}" for at in times) or "never"
 
-        with self.lock:
-            last = max((times[-1] for times in self.received.values()), default=0.0)
+        received = self._received()
+        last = max((times[-1] for times in received.values()), default=0.0)
         moves = [f"{ago((began, ended))}{'' if certain else ' perhaps'}" for began, ended, certain in self.moved]
         told = []
         for text in texts[:3]:
-            copies = [copy for copy in self.received if copy[0] == text]
+            copies = [copy for copy in received if copy[0] == text]
             told += [f"{text} stored {ago([self.stored[text]])}, {len(copies)} copies"] + [
-                f"{copy[1]} received {ago(self.received[copy])} acked {ago(self.acked.get(copy, ()))} "
+                f"{copy[1]} received {ago(received[copy])} acked {ago(self.acked.get(copy, ()))} "
                 f"nacked {ago([self.nacked.get(copy, now)])}"
                 for copy in copies
             ]
         disturbed = [ago(each) for each in self.disturbed]
         return f"last message {ago([last])}, moved {moves} {self.refused}, disturbed {disturbed}, {told}"
+
+    def _received(self) -> dict[Copy, list[float]]:
+        """As it is now: another thread goes on receiving."""
+        with self.lock:
+            return {copy: list(times) for copy, times in self.received.items()}
 
     def _is_settled(self, ack: float, at: float) -> bool:
         if any(began <= at and ended >= ack - SETTLED_S for began, ended, _ in self.moved):
