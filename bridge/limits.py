@@ -95,11 +95,19 @@ class DispatchLimits:
     early_acks_max: int = 1_000
     """Commands with acks of a consumer that is not listed yet; of those beyond, messages may come again."""
     round_robin_batch: int = 20
-    """Pulsar's `dispatcherMaxRoundRobinBatchSize`: messages to one consumer before the next one's turn."""
+    """Pulsar's `dispatcherMaxRoundRobinBatchSize`: entries to one consumer before the next one's turn."""
     max_unacked_per_consumer: int = 50_000
-    """Pulsar's `maxUnackedMessagesPerConsumer`."""
+    """Pulsar's `maxUnackedMessagesPerConsumer`: messages, where the broker's policies are not known."""
     max_unacked_per_subscription: int = 200_000
-    """Pulsar's `maxUnackedMessagesPerSubscription`."""
+    """Pulsar's `maxUnackedMessagesPerSubscription`: messages, where policies are not known; and entries, whatever they
+    say, for each takes memory."""
+    look_ahead_per_consumer: int = 2_000
+    """Pulsar's `keySharedLookAheadMsgInReplayThresholdPerConsumer`: entries that wait for their key's turn, while what
+    lies behind them goes to others; times the consumers of a Key_Shared subscription."""
+    look_ahead_per_subscription: int = 20_000
+    """Pulsar's `keySharedLookAheadMsgInReplayThresholdPerSubscription`: however many consumers there are."""
+    look_ahead_bytes: int = 8 * 1024 * 1024
+    """What of them is kept in memory for each subscription."""
     max_chunked_messages: int = 10_000
     """Chunked messages under way whose consumer is remembered, per subscription; the oldest is forgotten first."""
     dispatch_slice: int = 300
@@ -120,6 +128,17 @@ class DispatchLimits:
     repair_batch: int = 1_000
     """Acks given to the broker again in one command."""
     repair_pause_s: float = 0.01
+    transaction_poll_s: float = 1.0
+    """How often the broker is asked about transactions that entries were acked in."""
+    transaction_ask_after_s: float = 2.0
+    """About one that nobody has spoken of for so long: most are ended through the bridge, and that is seen."""
+    transaction_ask_most: int = 256
+    """Transactions asked about at a time, and entries that are held back because of unknown ones."""
+    transaction_asks_at_once: int = 8
+    transaction_suspects_most: int = 10_000
+    """Entries that go out late because each is asked about; then all go out, some perhaps acked in a transaction."""
+    transaction_doubt_s: float = 60.0
+    """A transaction that the broker does not let us ask about counts as aborted, unless its acks are in the cursor."""
     replay_early_max: int = 1_000
     """Entries passed over in a slice that were due until the clock was set back."""
     refetch_batch: int = 500
@@ -137,6 +156,7 @@ class DispatchLimits:
         """Raises ValueError."""
         _check(self, le, "round_robin_batch", "dispatch_slice")
         _check(self, le, "max_unacked_per_consumer", "max_unacked_per_subscription")
+        _check(self, le, "look_ahead_per_consumer", "look_ahead_per_subscription")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +201,10 @@ class TopicLimits:
     maintenance_interval_s: float = 30.0
     """How often the broker is asked who is connected and what it allows, and what nobody needs any more is given
     back."""
+    policies_look_s: float = 30.0
+    """How often the broker is asked for policies about dispatch: five calls a topic partition, one a subscription."""
+    policies_wait_s: float = 2.0
+    """So long the first dispatch of a subscription waits for them at most."""
     standby_check_s: float = 0.5
     """How often a bridge that is not the owner looks who is."""
     election_poll_s: float = 0.05
@@ -309,9 +333,34 @@ class WebLimits:
     web_sessions_max: int = 1_000
     """Browsers that are logged in; the one that came first is logged out first."""
     web_session_lasts_s: float = 12 * 3_600.0
+    relays_at_once: int = 100
+    """Requests under way to the broker's HTTP interface in callers' names; further ones are refused with 503."""
+    client_relays_at_once: int = 400
+    """The same for lookups and what else clients ask by themselves: they are not kept out by admins."""
+    relay_connect_s: float = 10.0
+    relay_answer_s: float = 300.0
+    """Pulsar's `httpProxyTimeout`: a broker that says nothing for so long counts as silent."""
+    relay_stall_s: float = 30.0
+    """A caller that sends nothing of its body, or reads nothing of its answer, for so long is left."""
+    relay_gone_look_s: float = 0.5
+    """How often it is looked whether a caller that waits is still there."""
+    relay_kept_bytes: int = 1024 * 1024
+    """A larger body is passed on as it comes, and cannot be sent again to where a broker redirects."""
+    relay_buffer_bytes: int = 64 * 1024
+    """Of an answer on its way."""
+    relay_header_bytes: int = 64 * 1024
+    """One header, or the first line, of a broker's answer."""
+    relay_filled_bytes: int = 8 * 1024 * 1024
+    """An answer that is to be changed is read whole, a kilobyte for each consumer, and keeps the event loop for a tenth
+    of a second. Statistics that are larger are passed on as the broker tells them."""
+    count_exactly_entries: int = 5_000
+    """Of a time partition with more entries, those that are not due yet are estimated where they are on disk."""
+    relay_partitions_at_once: int = 20
+    """Partitions of one topic whose statistics are asked for at the same time."""
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        _check(self, lt, "relay_gone_look_s", "relay_stall_s")
         _check(self, lt, "access_refusal_lasts_s", "access_answer_lasts_s")
 
 

@@ -54,7 +54,7 @@ class Scope:
         return self.after < position <= self.upto and (number >= self.cut or number in self.held_set)
 
 
-def scope_of(index: TopicIndex, after: Position, upto: Position, now_ms: int, lasts_ms: int) -> Scope:
+def audit_scope(index: TopicIndex, after: Position, upto: Position, now_ms: int, lasts_ms: int) -> Scope:
     """Return what can be compared in (after, upto] by someone who needs `lasts_ms` for it."""
     width = index.partition_width_ms
     cut = (now_ms + lasts_ms) // width + 1

@@ -18,7 +18,9 @@ from bridge.broker.connection import describe
 from bridge.clock import wall_clock_ms
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
 from bridge.limits import ConnectionLimits
-from bridge.net.redirects import RedirectedTooOften, request_with_redirects
+from bridge.net.certificates import CertificateError
+from bridge.net.redirects import RedirectError, request_with_redirects
+from bridge.net.trust import TrustedServers
 from bridge.protocol.names import TopicName
 from tracker import Position
 
@@ -37,13 +39,27 @@ T = TypeVar("T")
 
 _FORBIDDEN = 403
 _SERVER_ERRORS = 500
+_UNAVAILABLE = 503
+_NO_TOPIC_POLICIES = (404, 405)
+_TRANSACTIONS_OFF = "transactionCoordinatorEnabled"
+
+
+def _pending_acks_path(what: str, topic: str) -> str:
+    return f"/admin/v3/transactions/{what}/{TopicName.parse(topic).rest_path.partition('/')[2]}"
 
 
 class AdminClient:
     """Calls `web_url`; redirects to the owning broker are followed."""
 
-    def __init__(self, web_url: str, limits: ConnectionLimits, auth_token: str | None = None) -> None:
-        """Open no connection yet. Must be called on an event loop."""
+    def __init__(
+        self,
+        web_url: str,
+        limits: ConnectionLimits,
+        auth_token: str | None = None,
+        trusted: TrustedServers | None = None,
+    ) -> None:
+        """Open no connection yet. Must be called on an event loop. `trusted`: by default the system's authorities."""
+        self._trusted = TrustedServers() if trusted is None else trusted
         headers = {"Authorization": f"Bearer {auth_token}"} if auth_token else {}
         self._limits = limits
         self._web_url = web_url.rstrip("/")
@@ -90,6 +106,25 @@ class AdminClient:
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/lastMessageId"
         return self._read(path, answers.position_in, await self._get(path))
 
+    async def pending_transactions(self, topic: str, subscription: str) -> int | None:
+        """How many transactions entries of a subscription are acked in; None while the broker does not know yet.
+
+        None are where transactions are off. Any role may ask. Raises AdminError.
+        """
+        path = f"{_pending_acks_path('pendingAckStats', topic)}/{quote(subscription, '')}"
+        try:
+            return self._read(path, answers.pending_transactions_in, await self._get(path))
+        except AdminError as error:
+            if error.status == _UNAVAILABLE and _TRANSACTIONS_OFF in str(error):
+                return 0
+            raise
+
+    async def is_pending(self, topic: str, subscription: str, position: tuple[int, int]) -> bool:
+        """Whether an entry is acked in a transaction that has not ended, or some of its messages. Raises AdminError."""
+        ledger, entry = position
+        path = f"{_pending_acks_path('positionStatsInPendingAck', topic)}/{quote(subscription, '')}/{ledger}/{entry}"
+        return self._read(path, answers.is_pending_in, await self._get(path))
+
     async def message_ttl_s(self, topic: str) -> int | None:
         """The message TTL in force; None without one, or where the broker does not let us know."""
         return answers.seconds_in(await self._policy(topic, "messageTTL"))
@@ -98,15 +133,59 @@ class AdminClient:
         """The backlog quotas in force by kind; empty without any, or where the broker does not let us know."""
         return answers.quotas_in(await self._policy(topic, "backlogQuotaMap"))
 
-    async def delays(self, topic: str) -> bool:
-        """Whether delayed delivery is on; taken for on where the broker does not let us know."""
-        return answers.delays_in(await self._policy(topic, "delayedDelivery"))
+    async def delays(self, topic: str, known: bool = True) -> bool:
+        """Whether delayed delivery is on; as it was `known` where the broker does not say so that it is clear."""
+        try:
+            return await self.policy(topic, "delayedDelivery", answers.delays_in, "delayedDelivery")
+        except AdminError:
+            return known
+
+    async def policy(self, topic: str, name: str, read: Callable[[Any], T], in_namespace: str) -> T:
+        """A policy of the topic that applies to it, or of its namespace, which may call it something else.
+
+        `read` gets the answer, None for an empty one. Raises AdminError.
+        """
+        return await self._applied(topic, f"{TopicName.parse(topic).rest_path}/{name}", read, in_namespace)
+
+    async def subscription_policy(
+        self, topic: str, subscription: str, name: str, read: Callable[[Any], T], in_namespace: str
+    ) -> T:
+        """The same of one subscription: its own, or the topic's. Raises AdminError."""
+        path = f"{TopicName.parse(topic).rest_path}/{quote(subscription, '')}/{name}"
+        return await self._applied(topic, path, read, in_namespace)
+
+    async def namespace_policy(self, topic: str, name: str, read: Callable[[Any], T]) -> T:
+        """A policy of the topic's namespace alone. Raises AdminError."""
+        path = f"{_namespace_path(topic)}/{name}"
+        return self._read(path, read, await self._get(path))
+
+    async def broker_setting(self, name: str, read: Callable[[Any], T]) -> T:
+        """A setting of the broker that is asked. Raises AdminError, as for a role that is no super user."""
+        path = "/admin/v2/brokers/configuration/runtime"
+        settings = await self._get(path)
+        return self._read(path, lambda body: read(body[name]), settings)
+
+    async def published(self, topic: str) -> tuple[float, float]:
+        """Messages, and bytes, published in a second to a topic partition, as of late. Raises AdminError."""
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/stats"
+        return self._read(path, answers.published_in, await self._get(path))
+
+    async def _applied(self, topic: str, path: str, read: Callable[[Any], T], in_namespace: str) -> T:
+        """Brokers without topic policies refuse the first; one that is in trouble has no say."""
+        path = f"/admin/v2/{path}?applied=true"
+        try:
+            return self._read(path, read, await self._get(path))
+        except AdminError as error:
+            if error.status not in _NO_TOPIC_POLICIES:
+                raise
+        return await self.namespace_policy(topic, in_namespace, read)
 
     async def _policy(self, topic: str, name: str) -> Any:
         """The topic's own policy, else the namespace's: brokers without topic policies refuse the first."""
-        parsed = TopicName.parse(topic)
-        namespace = f"/admin/v2/namespaces/{quote(parsed.tenant, '')}/{quote(parsed.namespace, '')}/{name}"
-        for path in (f"/admin/v2/{parsed.rest_path}/{name}?applied=true", namespace):
+        for path in (
+            f"/admin/v2/{TopicName.parse(topic).rest_path}/{name}?applied=true",
+            f"{_namespace_path(topic)}/{name}",
+        ):
             with contextlib.suppress(AdminError):
                 return await self._get(path)
         return None
@@ -146,10 +225,11 @@ class AdminClient:
         url = URL(self._web_url + path, encoded=True)
         sent_s = wall_clock_ms() / 1000
         try:
-            async with request_with_redirects(self._session, method, url, json=body) as response:
+            asking = request_with_redirects(self._session, method, url, trusted=self._trusted, json=body)
+            async with asking as response:
                 self._compare_clocks(response.headers.get("Date"), sent_s)
                 text = await response.text()
-        except (aiohttp.ClientError, RedirectedTooOften, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, CertificateError, RedirectError, TimeoutError, ValueError) as error:
             self.failures += 1
             raise AdminError(f"{method} {path}: {describe(error)}") from error
         if response.status not in (200, 204):
@@ -167,3 +247,8 @@ class AdminClient:
             return
         least, most = told_s - wall_clock_ms() / 1000, told_s + 1 - sent_s
         self.clock_offset_s = least if least > 0 else min(most, 0.0)
+
+
+def _namespace_path(topic: str) -> str:
+    parsed = TopicName.parse(topic)
+    return f"/admin/v2/namespaces/{quote(parsed.tenant, '')}/{quote(parsed.namespace, '')}"

@@ -83,6 +83,22 @@ def position_in(body: Any) -> Position:
     return Position(int(body["ledgerId"]), int(body["entryId"]))
 
 
+def pending_transactions_in(body: Any) -> int | None:
+    """How many transactions there are in the answer of `pendingAckStats`; None while they are being read."""
+    state = str(body["state"])
+    if state not in ("Ready", "None"):
+        return None
+    return int(body["ongoingTxnSize"])
+
+
+def is_pending_in(body: Any) -> bool:
+    """Whether it is, in the answer of `positionStatsInPendingAck`. Raises ValueError while the broker does not know."""
+    state = str(body["state"])
+    if state not in ("PendingAck", "MarkDelete", "NotInPendingAck", "InvalidPosition"):
+        raise ValueError(f"not known yet: {state[:50]}")
+    return state == "PendingAck"
+
+
 def seconds_in(body: Any) -> int | None:
     """A time in a policy; None without one."""
     return body if isinstance(body, int) and not isinstance(body, bool) and body > 0 else None
@@ -96,8 +112,18 @@ def quotas_in(body: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def delays_in(body: Any) -> bool:
-    """Whether a policy lets messages be delayed, as it is without one."""
-    return not isinstance(body, Mapping) or body.get("active") is not False
+    """Whether a policy lets messages be delayed, as it is without one. Raises TypeError where it says neither."""
+    if body is None:
+        return True
+    active = _object(body, "policy").get("active")
+    if not isinstance(active, bool):
+        raise TypeError(f"neither active nor not: {str(active)[:50]!r}")
+    return active
+
+
+def published_in(body: Any) -> tuple[float, float]:
+    """Messages and bytes published in a second, in the answer of `stats`."""
+    return float(body["msgRateIn"]), float(body["msgThroughputIn"])
 
 
 def _candidate(consumer: Mapping[str, Any]) -> Candidate:

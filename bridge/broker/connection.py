@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import ssl
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
@@ -11,7 +10,9 @@ import structlog
 
 from bridge.clock import RandBits, system_randbits
 from bridge.limits import ConnectionLimits
+from bridge.net.certificates import CertificateError
 from bridge.net.sliced_reads import SlicedReads
+from bridge.net.trust import TrustedServers
 from bridge.protocol import commands
 from bridge.protocol.answers import ANSWER_OF
 from bridge.protocol.entries import StoredEntry, stored_entry
@@ -253,27 +254,35 @@ def describe(error: Exception) -> str:
     return str(error) or "timed out"
 
 
-async def reach(url: str, make: Callable[[], Spoken], timeout_s: float) -> Spoken:
+async def reach(url: str, make: Callable[[], Spoken], timeout_s: float, trusted: TrustedServers) -> Spoken:
     """Open a connection to a service URL; nothing is said yet. Raises BrokerError (no such URL, unreachable)."""
     loop = asyncio.get_running_loop()
     try:
         host, port, tls = parse_service_url(url)
     except ValueError as error:
         raise BrokerError(str(error)) from error
-    context = ssl.create_default_context() if tls else None
     try:
+        context = trusted.context if tls else None
         async with asyncio.timeout(timeout_s):
             _, protocol = await loop.create_connection(make, host, port, ssl=context)
-    except (OSError, TimeoutError, UnicodeError) as error:  # the last: a name too long for DNS
+    except (CertificateError, OSError, TimeoutError, UnicodeError) as error:  # the last: a name too long for DNS
         raise BrokerError(f"cannot reach {url}: {describe(error)}") from error
     return protocol
 
 
 async def connect(
-    url: str, limits: ConnectionLimits, auth_token: str | None = None, randbits: RandBits = system_randbits
+    url: str,
+    limits: ConnectionLimits,
+    auth_token: str | None = None,
+    randbits: RandBits = system_randbits,
+    trusted: TrustedServers | None = None,
 ) -> BrokerConnection:
-    """Connect and shake hands. Raises BrokerError (refused, unreachable, no answer)."""
-    connection = await reach(url, lambda: BrokerConnection(url, limits, randbits), limits.handshake_timeout_s)
+    """Connect and shake hands; `trusted`: by default the system's authorities.
+
+    Raises BrokerError (refused, unreachable, no answer).
+    """
+    trusted = TrustedServers() if trusted is None else trusted
+    connection = await reach(url, lambda: BrokerConnection(url, limits, randbits), limits.handshake_timeout_s, trusted)
     try:
         await connection.handshake(commands.connect(auth_token))
     except BaseException as error:

@@ -5,6 +5,7 @@ import asyncio
 from bridge.broker.connection import BrokerConnection, BrokerError, connect
 from bridge.clock import RandBits, system_randbits
 from bridge.limits import ConnectionLimits
+from bridge.net.trust import TrustedServers
 from bridge.protocol import commands
 from bridge.protocol.lookup import Ask, Found, Refused, next_step
 
@@ -18,8 +19,10 @@ class BrokerPool:
         limits: ConnectionLimits,
         auth_token: str | None = None,
         randbits: RandBits = system_randbits,
+        trusted: TrustedServers | None = None,
     ) -> None:
-        """`service_url`: where lookups start."""
+        """`service_url`: where lookups start; `trusted`: as of `connect`."""
+        self._trusted = trusted
         self.service_url = service_url
         self._limits = limits
         self._auth_token = auth_token
@@ -38,7 +41,9 @@ class BrokerPool:
         async with self._locks.setdefault(url, asyncio.Lock()):
             connection = self._connections.get(url)
             if connection is None or connection.is_closed:
-                connection = self._connections[url] = await connect(url, self._limits, self._auth_token, self._randbits)
+                connection = self._connections[url] = await connect(
+                    url, self._limits, self._auth_token, self._randbits, self._trusted
+                )
             return connection
 
     async def for_topic(self, topic: str) -> BrokerConnection:

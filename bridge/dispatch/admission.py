@@ -69,6 +69,10 @@ class Admission:
         """The consumer is gone; False when it did not wait."""
         return self._waiting.get(consumer.topic, {}).pop(consumer, None) is not None
 
+    def anybody_for(self, topic: str, subscription: str) -> bool:
+        """Whether a consumer of a subscription waits: to the broker it is one already."""
+        return any(consumer.subscription == subscription for consumer in self._waiting.get(topic, ()))
+
     async def close(self) -> None:
         """Let nobody in any more."""
         tasks = list(self._tasks.values())

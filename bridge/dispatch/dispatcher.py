@@ -5,6 +5,7 @@ redelivery requests and departures. Everything handed out stays in `unacked` unt
 delivered again waits in `replay`, in position order, and takes precedence over new entries.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedDict
 
+from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.limits import DispatchLimits
 from bridge.protocol.entries import Chunk
 
@@ -22,6 +24,8 @@ ACK_SET_WORDS_MAX: Final = 1_024
 """Acks of single messages are noted of batches of up to 64 times as many."""
 
 C = TypeVar("C", bound=Hashable)
+Ranges = tuple[tuple[int, int], ...]
+"""Of hashes of keys, both ends included."""
 
 
 class Again(StrEnum):
@@ -34,7 +38,7 @@ class Again(StrEnum):
 class Offer(NamedTuple):
     """An entry ready for delivery. `key`: its place in the delayed index, None for an immediate entry.
 
-    `again`: why it is delivered again, None for the first time.
+    `again`: why it is delivered again, None for the first time. `sticky_hash`: of its key, where keys are shared.
     """
 
     ledger: int
@@ -46,12 +50,13 @@ class Offer(NamedTuple):
     ack_set: tuple[int, ...] = ()
     chunk: Chunk | None = None
     again: Again | None = None
+    sticky_hash: int = 0
 
 
 class Redelivery(NamedTuple):
     """An entry that waits to be delivered again, or was put off; its bytes are fetched when its turn comes.
 
-    `again`: as in `Offer`.
+    `again`, `sticky_hash`: as in `Offer`.
     """
 
     key: bytes | None
@@ -59,21 +64,31 @@ class Redelivery(NamedTuple):
     redelivery_count: int
     ack_set: tuple[int, ...]
     again: Again | None = None
+    sticky_hash: int = 0
 
     @classmethod
     def of(cls, offer: Offer) -> "Redelivery":
         """Put an offer off."""
-        return cls(offer.key, offer.message_count, offer.redelivery_count, offer.ack_set, offer.again)
+        return cls(
+            offer.key, offer.message_count, offer.redelivery_count, offer.ack_set, offer.again, offer.sticky_hash
+        )
+
+    def uncounted(self) -> "Redelivery":
+        """Nobody has asked for it again."""
+        return self._replace(redelivery_count=0)
 
     def acked_partly(self, ack_set: Sequence[int]) -> "Redelivery":
         """Some messages of it are acked."""
-        return self._replace(ack_set=still_unacked(self.ack_set, ack_set, self.message_count))
+        return self._replace(
+            ack_set=still_unacked(self.ack_set, ack_set, self.message_count),
+            redelivery_count=0,
+        )
 
     def offer(self, position: PositionKey, raw: bytes) -> Offer:
         """Offer it (again)."""
         ledger, entry = position
-        count, again = self.redelivery_count, self.again
-        return Offer(ledger, entry, self.message_count, self.key, raw, count, self.ack_set, again=again)
+        count, again, sticky_hash = self.redelivery_count, self.again, self.sticky_hash
+        return Offer(ledger, entry, self.message_count, self.key, raw, count, self.ack_set, None, again, sticky_hash)
 
 
 def still_unacked(before: tuple[int, ...], ack_set: Sequence[int], message_count: int) -> tuple[int, ...]:
@@ -101,6 +116,7 @@ class Unacked(Generic[C]):
     message_count: int
     redelivery_count: int
     ack_set: tuple[int, ...] = ()
+    sticky_hash: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +149,9 @@ class Dispatcher(Generic[C]):
         self.unacked: dict[PositionKey, Unacked[C]] = {}
         self.replay: SortedDict[PositionKey, Redelivery] = SortedDict()
         self._blocked = False
+        self.unacked_limits = UnackedLimits(limits.max_unacked_per_consumer, limits.max_unacked_per_subscription)
+        self._unacked_messages = 0
+        self._new_blocked = False
         self._chunk_owners: dict[str, ConsumerState[C]] = {}  # who got the first part of a chunked message
 
     # -- consumers
@@ -142,8 +161,8 @@ class Dispatcher(Generic[C]):
         """The consumers, highest priority first."""
         return self._order
 
-    def add_consumer(self, consumer: C, priority_level: int) -> None:
-        """A consumer with 0 permits."""
+    def add_consumer(self, consumer: C, priority_level: int, name: str = "", ranges: Ranges = ()) -> None:
+        """A consumer with 0 permits; `name` and `ranges` matter where keys are shared."""
         state = ConsumerState(consumer, priority_level)
         self._consumers[consumer] = state
         self._order.append(state)
@@ -163,8 +182,14 @@ class Dispatcher(Generic[C]):
         positions = list(state.positions)
         for position in positions:
             self._release(position, self.unacked.pop(position), Again.consumer_gone)
+        self._count(-state.unacked_messages)
         self._unblock()
         return len(positions)
+
+    def forget_counts(self) -> None:
+        """All consumers are gone, and with them how often they asked for what they had."""
+        for position in [each for each, waiting in self.replay.items() if waiting.redelivery_count]:
+            self.replay[position] = self.replay[position].uncounted()
 
     def flow(self, consumer: C, permits: int, writable: bool) -> None:
         """The consumer takes `permits` more messages; `writable`: its connection has room."""
@@ -172,6 +197,24 @@ class Dispatcher(Generic[C]):
         if state is not None:
             state.permits += permits
             state.writable = writable
+
+    def set_unacked_limits(self, limits: UnackedLimits) -> None:
+        """What the broker's policies say from now on of how much may be unacked."""
+        self.unacked_limits = limits
+        for state in self._order:
+            state.blocked = limits.consumer_is_blocked(state.unacked_messages, before=state.blocked)
+        self._count(0)
+
+    def room_for_new(self) -> float:
+        """Messages of immediate entries that may be handed out for the first time, by the limit of the subscription.
+
+        What is due, or delivered again, goes out all the same, as from a broker: there both are read again
+        (source: `PersistentDispatcherMultipleConsumers.readMoreEntries`).
+        """
+        if self._new_blocked:
+            return 0
+        limit = self.unacked_limits.per_subscription
+        return limit - self._unacked_messages if limit else math.inf
 
     def capacity(self) -> int:
         """Messages that can be handed out now."""
@@ -229,14 +272,18 @@ class Dispatcher(Generic[C]):
         return best
 
     def _hand_out(self, state: ConsumerState[C], offers: Sequence[Offer], start: int) -> int:
-        """Give one consumer its turn; returns the index of the first offer that is not its own."""
-        turn = min(self._limits.round_robin_batch, state.permits) if len(self._order) > 1 else state.permits
-        turn = min(turn, self._limits.max_unacked_per_consumer - state.unacked_messages)
+        """Give one consumer its turn; returns the index of the first offer that is not its own.
+
+        A turn is of so many entries, batches or not; permits, and what may be unacked, are of messages
+        (source: `PersistentDispatcherMultipleConsumers.getMaxEntriesInThisBatch`).
+        """
+        end = min(start + self._limits.round_robin_batch, len(offers)) if len(self._order) > 1 else len(offers)
+        turn = self.unacked_limits.room_of_consumer(state.unacked_messages, state.permits)
         messages = 0
         index = start
         unacked, positions = self.unacked, state.positions
-        while index < len(offers) and messages < turn:
-            ledger, entry, count, key, _, redelivery_count, ack_set, chunk, _ = offers[index]
+        while index < end and messages < turn:
+            ledger, entry, count, key, _, redelivery_count, ack_set, chunk, _, _ = offers[index]
             if chunk is not None:
                 if index > start:
                     break
@@ -247,12 +294,15 @@ class Dispatcher(Generic[C]):
             positions[position] = None
             messages += count
             index += 1
+        self._charge(state, messages)
+        return index
+
+    def _charge(self, state: ConsumerState[C], messages: int) -> None:
         state.permits -= messages
         state.unacked_messages += messages
         state.delivered += messages
-        if state.unacked_messages >= self._limits.max_unacked_per_consumer:
-            state.blocked = True
-        return index
+        state.blocked = self.unacked_limits.consumer_is_blocked(state.unacked_messages, before=False)
+        self._count(messages)
 
     def _note_chunk(self, chunk: Chunk, state: ConsumerState[C]) -> None:
         if chunk.last:
@@ -276,11 +326,13 @@ class Dispatcher(Generic[C]):
     def ack_partly(self, ledger: int, entry: int, ack_set: Sequence[int]) -> tuple[int, ...] | None:
         """Some messages of a batch are acked; returns what is left of it, None if it is not known here.
 
-        Told to the client on redelivery. What nothing is left of has still to be acked as a whole.
+        Told to the client on redelivery. What nothing is left of has still to be acked as a whole. Its redeliveries
+        are counted anew, as a broker does with whatever is acked (source: `PersistentSubscription.acknowledgeMessage`).
         """
         position = (ledger, entry)
         unacked = self.unacked.get(position)
         if unacked is not None:
+            unacked.redelivery_count = 0
             unacked.ack_set = still_unacked(unacked.ack_set, ack_set, unacked.message_count)
             return unacked.ack_set
         waiting = self.replay.get(position)
@@ -289,6 +341,20 @@ class Dispatcher(Generic[C]):
             self.replay[position] = left
             return left.ack_set
         return None
+
+    def take(self, position: PositionKey) -> Redelivery | None:
+        """Take an entry from the consumer that has it, if one has: it is neither acked nor to be delivered again."""
+        unacked = self.unacked.pop(position, None)
+        if unacked is None:
+            return None
+        self._forget(position, unacked)
+        return Redelivery(
+            unacked.key,
+            unacked.message_count,
+            unacked.redelivery_count,
+            unacked.ack_set,
+            sticky_hash=unacked.sticky_hash,
+        )
 
     def advance(self, ledger: int, entry: int) -> int:
         """The broker's mark-delete position moved: what is at or below it is acked. Returns how many entries."""
@@ -321,19 +387,27 @@ class Dispatcher(Generic[C]):
             state.positions.clear()
             state.unacked_messages = 0
             state.blocked = False
-        self._blocked = False
+        self._blocked = self._new_blocked = False
+        self._unacked_messages = 0
 
     def _release(self, position: PositionKey, unacked: Unacked[C], again: Again) -> None:
         count = unacked.redelivery_count + (again is Again.requested)
-        self.replay[position] = Redelivery(unacked.key, unacked.message_count, count, unacked.ack_set, again)
+        self.replay[position] = Redelivery(
+            unacked.key, unacked.message_count, count, unacked.ack_set, again, unacked.sticky_hash
+        )
 
     def _forget(self, position: PositionKey, unacked: Unacked[C]) -> None:
         state = unacked.consumer
         state.positions.pop(position, None)
         state.unacked_messages -= unacked.message_count
-        if state.blocked and state.unacked_messages <= self._limits.max_unacked_per_consumer // 2:
-            state.blocked = False
+        state.blocked = self.unacked_limits.consumer_is_blocked(state.unacked_messages, before=state.blocked)
+        self._count(-unacked.message_count)
         self._unblock()
+
+    def _count(self, messages: int) -> None:
+        self._unacked_messages += messages
+        unacked, before = self._unacked_messages, self._new_blocked
+        self._new_blocked = self.unacked_limits.subscription_is_blocked(unacked, before=before)
 
     def _unblock(self) -> None:
         if self._blocked and len(self.unacked) <= self._limits.max_unacked_per_subscription // 2:
@@ -346,4 +420,5 @@ class Dispatcher(Generic[C]):
             assert set(own) == set(state.positions)
             assert state.unacked_messages == sum(each.message_count for each in own.values())
         assert all(each.consumer in self._order for each in self.unacked.values())
+        assert self._unacked_messages == sum(state.unacked_messages for state in self._order)
         assert not set(self.unacked) & set(self.replay)

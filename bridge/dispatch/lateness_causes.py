@@ -11,12 +11,20 @@ class LatenessCauses:
         self.owner_since_ms = 0
         self._permits_since_ms = 0
         self._has_permits = False
+        self._rate_since_ms = 0
+        self._within_rate = True
 
     def note_permits(self, now_ms: int, any_left: bool) -> None:
         """To be told whenever it may have changed whether a consumer could take something."""
         if any_left and not self._has_permits:
             self._permits_since_ms = now_ms
         self._has_permits = any_left
+
+    def note_rate(self, now_ms: int, within: bool) -> None:
+        """To be told whenever it may have changed whether dispatch rates let something go out."""
+        if within and not self._within_rate:
+            self._rate_since_ms = now_ms
+        self._within_rate = within
 
     def cause(self, due_ms: int, *, covered: bool, stored_late: bool) -> Cause:
         """Return why an entry is late that goes out now.
@@ -27,6 +35,8 @@ class LatenessCauses:
             return Cause.bridge
         if due_ms < self._permits_since_ms:
             return Cause.permits
+        if due_ms < self._rate_since_ms:
+            return Cause.rate
         if not covered:
             return Cause.rebuild
         return Cause.harvest if stored_late else Cause.bridge

@@ -1,6 +1,7 @@
 """All that a subscription has while it is dispatched here: what is due, what is immediate, what is delivered again."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,11 @@ import structlog
 
 from bridge.clock import RandBits
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
+from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
+from bridge.dispatch.keyed.keyed_queues import KeyedReadyQueue, KeyedRefetch
 from bridge.dispatch.lateness_causes import LatenessCauses
+from bridge.dispatch.pending_acks import PendingAcks
+from bridge.dispatch.rate_limit import Throttle
 from bridge.dispatch.ready_queue import ReadyQueue
 from bridge.dispatch.refetch import Fetch, Refetch
 from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, SubscriptionStats
@@ -51,6 +56,8 @@ class Parts(NamedTuple):
     wake: Callable[[], None]
     limits: DispatchLimits
     randbits: RandBits
+    pending: PendingAcks[TrackedConsumer]
+    throttle: Throttle
 
 
 class Outlet:
@@ -64,22 +71,20 @@ class Outlet:
         self.feed = feed
         self.polled = EARLIEST
         """The broker's mark-delete position as last heard of."""
-        self.refetch = Refetch(
-            parts.dispatcher.replay,
-            source.fetch,
-            parts.wake,
-            self._on_gone,
-            self._on_unread,
-            source.tasks,
-            parts.limits,
-            parts.randbits,
-        )
+        told = (source.fetch, parts.wake, self._on_gone, self._on_unread, source.tasks, parts.limits, parts.randbits)
+        keyed = parts.dispatcher if isinstance(parts.dispatcher, KeyedDispatcher) else None
+        self.refetch = Refetch(parts.dispatcher.replay, *told) if keyed is None else KeyedRefetch(keyed, *told)
+        self._ready = ReadyQueue() if keyed is None else KeyedReadyQueue(keyed)
+        self._sharing = None if keyed is None else keyed.sharing
+        self.ack_ranges_max: int | None = None
+        """Nothing new goes out while there are more ranges of acks than that, of which the broker stores no more
+        (source: `PersistentDispatcherMultipleConsumers.shouldPauseOnAckStatePersist`)."""
         self._parts = parts
         self._limits = parts.limits
         self._source = source
         self._before = before
         self._delays = delays
-        self._ready = ReadyQueue()
+        self._kept_back = 0  # of what is ready: immediate entries that must not go out yet
         self._last_now_ms = 0
 
     def guarded(self, callback: Callable[[Position], None]) -> Callable[[Position], None]:
@@ -89,11 +94,13 @@ class Outlet:
     def forget(self) -> None:
         """Of what was handed out, or was about to be, nothing is known any more."""
         self._ready.clear()
+        self._kept_back = 0
         self.refetch.clear()
 
     def end(self) -> None:
         """Dispatch no more; what was handed out counts as never delivered."""
         self.forget()
+        self._parts.pending.clear()
         self.feed.close()
         self.view.release_all()
         self.view.active = False
@@ -108,7 +115,10 @@ class Outlet:
         if position > self.view.acks.mark_delete_position:
             self.view.advance(position)
             self._parts.dispatcher.advance(*position)
+            self._parts.pending.advance(position)
             self.refetch.advance(position)
+        contains = self.view.acks.contains
+        self._ready.drop_all(lambda offer: contains(*offer[:2]) or offer[:2] <= self.polled)
 
     # -- what operators want
 
@@ -126,7 +136,7 @@ class Outlet:
         if self.view.acks.contains(*position) or position <= self.polled:
             return Standing.UNKNOWN if deliver_at_ms is None else Standing.ACKED
         dispatcher = self._parts.dispatcher
-        if position in dispatcher.unacked or position in self.refetch.aside:
+        if position in dispatcher.unacked or position in self.refetch.aside or position in self._parts.pending:
             return Standing.DISPATCHED
         waiting = dispatcher.replay.get(position) or self._ready.find(position)
         if waiting is not None:
@@ -148,8 +158,14 @@ class Outlet:
         """The broker has the ack of a held entry."""
         self._ready.drop(position)
         self.refetch.discard(position)
-        self._parts.dispatcher.ack(*position)
+        self.ack(position)
+
+    def ack(self, position: PositionKey) -> bool:
+        """It is acked for good; returns whether it was handed out, or waiting for redelivery."""
+        aside = self.refetch.discard(position)
+        self._parts.pending.discard(position)
         self.view.ack(*position)
+        return self._parts.dispatcher.ack(*position) or aside
 
     # -- what goes out
 
@@ -160,7 +176,9 @@ class Outlet:
         self._delays = delays
 
     def due_in_ms(self, now_ms: int) -> int | None:
-        """How long until the next delayed entry is due, 0 or less when it is; None without any."""
+        """How long until the next delayed entry is due, 0 or less when it is; None without any that could go on."""
+        if not self._ready.has_room:
+            return None
         due_ms = self._source.index.next_due_ms(self.view)
         return None if due_ms is None else due_ms - self._horizon_ms(now_ms)
 
@@ -173,30 +191,44 @@ class Outlet:
         return now_ms if span is None else max(now_ms, (span[1] + 1) * index.partition_width_ms)
 
     def pump(self, now_ms: int) -> int:
-        """Send at most a slice of what is due; returns how many entries went out. A consumer must have permits."""
-        budget = min(self._parts.dispatcher.capacity(), self._limits.dispatch_slice)
+        """Send at most a slice of what is due; returns how many entries went out, or were taken to wait for others of
+        their key: 0 when there is nothing to be done. A consumer must have permits, and the dispatch rates let
+        something go out.
+        """
+        budget = self._parts.throttle.entries(min(self._parts.dispatcher.capacity(), self._limits.dispatch_slice))
         if now_ms < self._last_now_ms and self._ready:
             self._hold_back(now_ms)
         self._last_now_ms = now_ms
         again = self.refetch.take_next(budget, self._at_hand, partial(self._is_early, now_ms=now_ms))
         budget -= len(again)
-        if len(self._ready) < budget:
-            self._add_due(budget - len(self._ready), now_ms)
-        if len(self._ready) < budget and not self.refetch.holding:
-            self._add_immediate(budget - len(self._ready))
-        return self._send(again, budget) if again or self._ready else 0
+        taken = 0
+        if (lacks := self._ready.lacks(budget + self._kept_back)) > 0:
+            taken += self._add_due(lacks, now_ms)
+        if (lacks := self._ready.lacks(budget)) > 0 and (room := self._room_for_new()) > 0:
+            # Those of a key wait in its order: how many may go out is looked at before, not when their turn comes.
+            taken += self._add_immediate(lacks if self._sharing is None else math.ceil(min(lacks, room)))
+        return max(self._send(again, budget), taken) if again or self._ready else 0
 
-    def _add_due(self, limit: int, now_ms: int) -> None:
+    def _room_for_new(self) -> float:
+        """How many messages of immediate entries may go out for the first time."""
+        if self.refetch.holding:  # they would overtake what is being read again
+            return 0
+        if self.ack_ranges_max is not None and self.view.acks.holes > self.ack_ranges_max:
+            return 0
+        return self._parts.dispatcher.room_for_new()
+
+    def _add_due(self, limit: int, now_ms: int) -> int:
         index, view = self._source.index, self.view
         cursor = view.cursor
         due = index.due(view, self._horizon_ms(now_ms), limit)
         if not due:
-            return
+            return 0
         if now_ms > view.dispatched_until_ms:
             with contextlib.suppress(StoreError):  # with a full disk deliveries go on
                 index.note_dispatching(view, now_ms + self._limits.dispatch_lease_ms)
-        self._ready.add([Offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
+        self._ready.add([self._offer(e.ledger, e.entry, e.message_count, e.key, e.raw) for e in due])
         self._note_lateness(due, cursor, now_ms)
+        return len(due)
 
     def _note_lateness(self, due: list[DueEntry], cursor: bytes, now_ms: int) -> None:
         """Note first deliveries; `cursor`: what lies before it was stored when others of its time were out."""
@@ -214,9 +246,16 @@ class Outlet:
                 stats.too_late[cause] += now_ms - entry.deliver_at_ms > TOO_LATE_MS
         stats.first_delivery(on_time, now_ms)
 
-    def _add_immediate(self, limit: int) -> None:
+    def _add_immediate(self, limit: int) -> int:
         taken = self.feed.take(limit, self._limits.dispatch_slice_bytes)
-        self._ready.add(Offer(entry.ledger, entry.entry, entry.message_count, None, entry.raw) for entry in taken)
+        self._ready.add([self._offer(e.ledger, e.entry, e.message_count, None, e.raw) for e in taken])
+        return len(taken)
+
+    def _offer(self, ledger: int, entry: int, message_count: int, key: bytes | None, raw: bytes) -> Offer:
+        """Of an entry that goes out for the first time."""
+        if self._sharing is None:
+            return Offer(ledger, entry, message_count, key, raw)
+        return Offer(ledger, entry, message_count, key, raw, 0, (), None, None, self._sharing.hash_of(raw))
 
     def _is_early(self, position: PositionKey, key: bytes | None, now_ms: int) -> bool:
         """Whether an entry that was handed out is not due: the clock was set back since."""
@@ -242,13 +281,14 @@ class Outlet:
 
     def _send(self, again: list[Offer], fresh: int) -> int:
         """Send what is delivered again, then up to `fresh` entries of what is ready, as far as permits go."""
-        new = self._sendable(self._ready.take(fresh))
+        new = self._sendable(self._ready.take(fresh + self._kept_back))
         again = self._sendable(again)
-        kept_back: list[Offer] = []
-        if self.refetch.holding:  # immediate entries would overtake what is being read
-            kept_back = [offer for offer in new if offer.key is None]
-            new = [offer for offer in new if offer.key is not None]
-        assigned, left = self._parts.dispatcher.assign(again + new)
+        new, kept_back = without_new(new, self._room_for_new() if self._sharing is None else math.inf)
+        self._kept_back = len(kept_back)
+        offers, throttle = again + new, self._parts.throttle
+        fitting = throttle.fitting(offers) if throttle.limits else len(offers)
+        assigned, left = self._parts.dispatcher.assign(offers[:fitting])
+        left = [*left, *offers[fitting:]]
         left_again = max(len(left) - len(new), 0)
         self._give_back(again, left[:left_again])
         self._ready.put_first([*left[left_again:], *kept_back])
@@ -256,20 +296,33 @@ class Outlet:
 
     def _send_to(self, consumer: TrackedConsumer, batch: Sequence[Offer]) -> int:
         stats = self._parts.stats
-        consumer.send((o.ledger, o.entry, o.redelivery_count, o.ack_set, o.raw) for o in batch)
+        if self._parts.pending:
+            consumer.send((o.ledger, o.entry, o.redelivery_count, self._parts.pending.shown(o), o.raw) for o in batch)
+        else:
+            consumer.send((o.ledger, o.entry, o.redelivery_count, o.ack_set, o.raw) for o in batch)
         self._parts.dispatcher.flow(consumer, 0, consumer.writable)
+        if self._parts.throttle.limits:
+            self._parts.throttle.spend(batch)
+        messages = size = again = 0
         for offer in batch:
-            stats.delivered += offer.message_count
+            messages += offer.message_count
+            size += len(offer.raw)
             if offer.again is not None:
+                again += offer.message_count
                 stats.delivered_again(offer.again, offer.message_count)
+        stats.delivered += messages
+        for sent in (stats.sent, consumer.sent):
+            sent.note(self._last_now_ms, messages, size, again)
         return len(batch)
 
     def _sendable(self, offers: Iterable[Offer]) -> list[Offer]:
-        """Those that are not acked, and that nobody holds."""
+        """Those that are not acked, also not in a transaction, and that nobody holds."""
         contains, skipped = self.view.acks.contains, self.polled
         found = [each for each in offers if not contains(each.ledger, each.entry) and each[:2] > skipped]
+        found = self._parts.pending.sift(found)
         found = self._ready.without_held(found)
-        if len(self._parts.dispatcher.consumers) > 1:  # with one consumer all parts of a message meet anyway
+        # With one consumer all parts of a message meet anyway, and so do those of one key.
+        if len(self._parts.dispatcher.consumers) > 1 and self._sharing is None:
             found = [_with_chunk(offer) for offer in found]
         return found
 
@@ -312,6 +365,26 @@ def position_of(key: bytes) -> PositionKey:
     """Return the position in a key of the index."""
     _, ledger, entry = decode_key(key)
     return ledger, entry
+
+
+def without_new(offers: list[Offer], room: float) -> tuple[list[Offer], list[Offer]]:
+    """Those that may go out where there is room for so many messages of immediate entries, and those that wait.
+
+    The last one may be of more messages than there is room for.
+    """
+    if room == math.inf:
+        return offers, []
+    going: list[Offer] = []
+    waiting: list[Offer] = []
+    for offer in offers:
+        if offer.key is not None:
+            going.append(offer)
+        elif room > 0:
+            going.append(offer)
+            room -= offer.message_count
+        else:
+            waiting.append(offer)
+    return going, waiting
 
 
 def _with_chunk(offer: Offer) -> Offer:

@@ -72,12 +72,14 @@ class Pump:
     def _send_slice(self, now_ms: int) -> int:
         """Let the subscriptions send, in turn, until a slice is full."""
         subscriptions = list(self._subscriptions.values())
+        # Whoever is first gets what little a dispatch rate of the topic allows.
+        self._turn += 1
         sent = 0
         for step in range(len(subscriptions)):
             number = (self._turn + step) % len(subscriptions)
             sent += subscriptions[number].pump(now_ms)
             if sent >= self._limits.dispatch_slice:
-                self._turn = number + 1
+                self._turn = number
                 break
         return sent
 

@@ -18,6 +18,15 @@ class ReadyQueue:
         """How many wait for permits."""
         return len(self._ready)
 
+    def lacks(self, limit: int) -> int:
+        """How many more may come, so that `limit` can go out."""
+        return limit - len(self._ready)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may wait: always, they are only as many as there are permits."""
+        return True
+
     def add(self, offers: Iterable[Offer]) -> None:
         """Behind all others."""
         self._ready.extend(offers)
@@ -51,6 +60,9 @@ class ReadyQueue:
         """Forget everything."""
         self._ready.clear()
         self._held.clear()
+
+    def drop_all(self, is_over: Callable[[Offer], bool]) -> None:
+        """Those that need not go out any more: here they are dropped when their turn comes, which is soon."""
 
     # -- what operators want
 

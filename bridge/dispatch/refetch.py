@@ -133,6 +133,10 @@ class Refetch:
         self._take(position)
         return self.aside.pop(position, None) is not None
 
+    def forget_counts(self) -> None:
+        """As `Dispatcher.forget_counts`, of what was put aside."""
+        self.aside = {position: waiting.uncounted() for position, waiting in self.aside.items()}
+
     def ack_partly(self, position: PositionKey, ack_set: Sequence[int]) -> tuple[int, ...] | None:
         """As `Dispatcher.ack_partly`, of what was put aside."""
         waiting = self.aside.get(position)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bridge.dispatch.dispatcher import Again
+from bridge.protocol.sent import Sent
 
 LATE_MS = 100
 """A first delivery that is later than that has a cause that is counted."""
@@ -58,11 +59,13 @@ class Lateness:
 
 
 class Cause(StrEnum):
-    """Why a first delivery was late: no consumer had permits when it came due, the entry was read from the topic after
-    that, the part of the index it is in was missing, or none of it: the bridge was down, or too slow.
+    """Why a first delivery was late: no consumer had permits when it came due, a dispatch rate was used up, the entry
+    was read from the topic after that, the part of the index it is in was missing, or none of it: the bridge was down,
+    or too slow.
     """
 
     permits = "permits"
+    rate = "rate"
     harvest = "harvest"
     rebuild = "rebuild"
     bridge = "bridge"
@@ -91,6 +94,8 @@ class SubscriptionStats:
     too_late: Counter[Cause] = field(default_factory=Counter)
     """Of those later than TOO_LATE_MS."""
     lateness: Lateness = field(default_factory=Lateness)
+    sent: Sent = field(default_factory=Sent)
+    """The same messages as `delivered`, with their bytes and times."""
 
     def first_delivery(self, due_ms: Iterable[int], now_ms: int) -> None:
         """Note delayed entries sent for the first time."""

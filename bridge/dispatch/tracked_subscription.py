@@ -5,17 +5,23 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from bridge.broker.policies import Rate, TopicPolicies
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
 from bridge.dispatch.dispatcher import Dispatcher, PositionKey
+from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.lateness_causes import LatenessCauses
 from bridge.dispatch.outlet import Before, Outlet, Parts, Source
+from bridge.dispatch.pending_acks import Committed, PartialAck, PendingAcks, Transaction
+from bridge.dispatch.rate_limit import RateLimiter, Throttle
 from bridge.dispatch.subscription_stats import SubscriptionStats
+from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.limits import DispatchLimits
 from bridge.protocol.pulsar_pb2 import CommandAck
+from bridge.protocol.sticky_keys import KeySharing
 from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex
 from tracker.search import Standing
 
@@ -38,13 +44,16 @@ class TrackedSubscription:
         wake: Callable[[], None],
         limits: DispatchLimits,
         randbits: RandBits = system_randbits,
+        topic_rate: RateLimiter | None = None,
     ) -> None:
-        """`wake`: asks the topic to pump soon."""
+        """`wake`: asks the topic to pump soon; `topic_rate`: of all subscriptions together."""
         self.name = name
         self.topic = topic
         self.stats = SubscriptionStats()
         self.lateness_causes = LatenessCauses()
         self.dispatcher: Dispatcher[TrackedConsumer] = Dispatcher(limits)
+        self.pending_acks: PendingAcks[TrackedConsumer] = PendingAcks(self.dispatcher, limits)
+        """Acks in transactions that have not ended."""
         self.loading: asyncio.Task[None] | None = None
         self.seeking = False
         self.trouble: str | None = None
@@ -56,11 +65,27 @@ class TrackedSubscription:
         """The broker closed a consumer: it may have moved the cursor, though others still seem to be attached."""
         self.delays = True
         """Off by a policy of the broker: whatever is in the index is due."""
+        self.ack_ranges_max: int | None = None
+        """Nothing new goes out while it has more ranges of acks than that."""
         self.generation = 0
         """Changes whenever what was handed out is forgotten: the cursor is set anew, or dispatch ends here."""
+        self.sharing: KeySharing | None = None
+        """How its consumers share keys; None while it is a Shared subscription."""
         self._wake = wake
         self._limits = limits
-        self._parts = Parts(name, topic, self.dispatcher, self.stats, self.lateness_causes, wake, limits, randbits)
+        self.throttle = Throttle(topic_rate or RateLimiter())
+        self._parts = Parts(
+            name,
+            topic,
+            self.dispatcher,
+            self.stats,
+            self.lateness_causes,
+            wake,
+            limits,
+            randbits,
+            self.pending_acks,
+            self.throttle,
+        )
         self._outlet: Outlet | None = None  # between `start` and `stop`
         self._index: TopicIndex | None = None  # that it was dispatched from last
         self._acked_at = -math.inf
@@ -110,6 +135,7 @@ class TrackedSubscription:
         anew = self.seeking or cursor.takes_back
         if cursor.takes_back:
             self._forget_deliveries()
+            self.pending_acks.distrust()
             view.reset(cursor.acks)
             view.covered = False
         else:
@@ -122,6 +148,7 @@ class TrackedSubscription:
         view.active = self.has_consumers
         if self._outlet is None:
             self._outlet = Outlet(self._parts, source, view, make_feed(view), before, self.delays)
+            self._outlet.ack_ranges_max = self.ack_ranges_max
         elif anew:
             self._outlet.begin_anew(make_feed(view))
         self._outlet.polled = EARLIEST
@@ -177,15 +204,35 @@ class TrackedSubscription:
     def _forget_deliveries(self) -> None:
         self.generation += 1
         self.dispatcher.clear()
+        self.pending_acks.forget_deliveries()
         if self._outlet is not None:
             self._outlet.forget()
 
     # -- consumers
 
+    def dispatch_as(self, sharing: KeySharing | None) -> None:
+        """Be of the type that the broker has just agreed on with a consumer: those of another type have left there.
+
+        Nothing that was handed out as another type is known any more.
+        """
+        if sharing == self.sharing:
+            return
+        for state in list(self.dispatcher.consumers):
+            state.consumer.close()
+        self.stop()
+        self.sharing = sharing
+        unacked_limits = self.dispatcher.unacked_limits
+        self.dispatcher = (
+            Dispatcher(self._limits) if sharing is None else KeyedDispatcher(self._limits, sharing, self._wake)
+        )
+        self.dispatcher.set_unacked_limits(unacked_limits)
+        self._parts = self._parts._replace(dispatcher=self.dispatcher)
+        self.pending_acks.change(self.dispatcher)
+
     def add_consumer(self, consumer: TrackedConsumer) -> None:
         """With 0 permits."""
         self._attached.add(consumer)
-        self.dispatcher.add_consumer(consumer, consumer.priority_level)
+        self.dispatcher.add_consumer(consumer, consumer.priority_level, consumer.name, consumer.ranges)
         if self.view is not None:
             self.view.active = True
 
@@ -200,6 +247,15 @@ class TrackedSubscription:
             self.view.active = False
         self._wake()
 
+    def forget_counts(self) -> None:
+        """The last consumer is gone: what is delivered again counts from 0, as from a broker.
+
+        Source: `PersistentDispatcherMultipleConsumers.clearComponentsAfterRemovedAllConsumers`.
+        """
+        self.dispatcher.forget_counts()
+        if self._outlet is not None:
+            self._outlet.refetch.forget_counts()
+
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits, or (0) room in the connection again."""
         self.dispatcher.flow(consumer, permits, consumer.writable)
@@ -212,11 +268,15 @@ class TrackedSubscription:
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """Note what was acked; the ack itself is on its way to the broker already."""
-        # Cumulative acks mean nothing on Shared; those of a transaction count only when it is committed.
-        if ack.ack_type != CommandAck.Individual or ack.HasField("txnid_most_bits"):
+        if ack.ack_type != CommandAck.Individual:
+            return  # cumulative acks mean nothing on Shared
+        transaction = transaction_of(ack)
+        if transaction is not None:
+            self.pending_acks.note(transaction, _parts_of(ack), asyncio.get_running_loop().time())
             return
         self._acked_at = asyncio.get_running_loop().time()
-        blocked = self.dispatcher.capacity() == 0
+        blocked = self.dispatcher.capacity() == 0 or self.dispatcher.room_for_new() <= 0
+        blocked = blocked or self.ack_ranges_max is not None
         whole: list[PositionKey] = []
         completed: list[PositionKey] = []
         for message_id in ack.message_id:
@@ -237,6 +297,45 @@ class TrackedSubscription:
         if blocked:
             self._wake()
 
+    def ack_answered(self, ack: CommandAck, agreed: bool) -> None:
+        """The broker says whether an ack in a transaction counts, if that is committed."""
+        transaction = transaction_of(ack)
+        if transaction is not None:
+            blocked = self.dispatcher.capacity() == 0
+            self.pending_acks.answered(transaction, _parts_of(ack), agreed)
+            if blocked or not agreed:
+                self._wake()
+
+    def transaction_ended(self, transaction: Transaction, committed: bool) -> None:
+        """A coordinator has said so to a client."""
+        trusted = self.dispatching and self.loading is None
+        self._commit(self.pending_acks.ended(transaction, committed, trusted=trusted))
+        self._wake()
+
+    def acked_by_transactions(self, positions: Sequence[PositionKey]) -> None:
+        """The broker's cursor has them, so they were committed."""
+        self._commit(Committed(list(positions), []))
+        self._wake()
+
+    def suspects_no_more(self, acks: AckSet) -> None:
+        """No transactions from before are left, and these are the acks of the cursor since."""
+        if self.view is not None:
+            self.view.merge(acks)
+        self.pending_acks.clear_suspects()
+        self._wake()
+
+    def _commit(self, done: Committed) -> None:
+        if self._outlet is None:
+            return
+        for position in done.whole:
+            self._outlet.ack(position)
+            self.stats.acked += 1
+        deputy = next(iter(self._attached), None)
+        completed = [each for each, words in done.partly if deputy and self._completes(deputy, each, words)]
+        if deputy is not None and completed:
+            deputy.acknowledge(completed)
+            self._note_acks(deputy, completed)
+
     def _completes(self, consumer: TrackedConsumer, position: PositionKey, ack_set: Sequence[int]) -> bool:
         """Note which messages of a batch are acked; whether none is left that is not, and the broker may be told so."""
         if self._outlet is None or not self.dispatching or consumer not in self._attached:
@@ -244,6 +343,8 @@ class TrackedSubscription:
         left = self.dispatcher.ack_partly(*position, ack_set)
         if left is None:
             left = self._outlet.refetch.ack_partly(position, ack_set)
+        if left is None:
+            left = self.pending_acks.ack_partly(position, ack_set)
         # The broker drops the rest of a list behind an entry that does not exist.
         return not any(ack_set if left is None else left) and self._exists(position) is True
 
@@ -256,6 +357,7 @@ class TrackedSubscription:
         outlet = self._outlet
         for position in positions:
             aside = outlet is not None and outlet.refetch.discard(position)
+            self.pending_acks.discard(position)
             if aside or self.dispatcher.ack(*position):
                 self.stats.acked += 1
             if self._exists(position) is False:
@@ -338,9 +440,37 @@ class TrackedSubscription:
             self.delays = delays
             self._wake()
 
+    def set_rate(self, rate: Rate) -> None:
+        """The dispatch rate of this subscription from now on."""
+        self.throttle.subscription.set_rate(rate, asyncio.get_running_loop().time())
+        self._wake()
+
+    def set_policies(self, policies: TopicPolicies) -> None:
+        """What the broker's policies say from now on of each subscription of the topic."""
+        per_consumer, per_subscription = policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
+        self.dispatcher.set_unacked_limits(
+            UnackedLimits(
+                self._limits.max_unacked_per_consumer if per_consumer is None else per_consumer,
+                self._limits.max_unacked_per_subscription if per_subscription is None else per_subscription,
+            )
+        )
+        self.ack_ranges_max = policies.ack_ranges_max
+        if self._outlet is not None:
+            self._outlet.ack_ranges_max = self.ack_ranges_max
+        self._wake()
+
     def due_in_ms(self, now_ms: int) -> int | None:
-        """How long until the next delayed entry is due that a consumer could take; None without any."""
-        return self._outlet.due_in_ms(now_ms) if self._outlet is not None and self.wants() else None
+        """How long until the next delayed entry is due that a consumer could take; None without any.
+
+        While a dispatch rate is used up: how long that lasts.
+        """
+        if self._outlet is None or not self.wants():
+            return None
+        wait_s = self._throttled_s()
+        return math.ceil(wait_s * 1000) if wait_s else self._outlet.due_in_ms(now_ms)
+
+    def _throttled_s(self) -> float:
+        return self.throttle.wait_s(asyncio.get_running_loop().time()) if self.throttle.limits else 0.0
 
     def wants(self) -> bool:
         """Whether a consumer could take something."""
@@ -350,8 +480,22 @@ class TrackedSubscription:
         """Send at most a slice of what is due; returns how many entries went out."""
         wants = self.wants()
         self.lateness_causes.note_permits(now_ms, wants)
-        if self._outlet is None or not wants:
+        throttled = self._throttled_s() > 0
+        self.lateness_causes.note_rate(now_ms, not throttled)
+        if self._outlet is None or not wants or throttled:
             return 0
         sent = self._outlet.pump(now_ms)
+        self.lateness_causes.note_rate(now_ms, self._throttled_s() == 0)
         self.lateness_causes.note_permits(now_ms, self.dispatcher.capacity() > 0)
         return sent
+
+
+def transaction_of(ack: CommandAck) -> Transaction | None:
+    """The transaction that an ack belongs to."""
+    if not (ack.HasField("txnid_most_bits") and ack.HasField("txnid_least_bits")):
+        return None
+    return Transaction(ack.txnid_most_bits, ack.txnid_least_bits)
+
+
+def _parts_of(ack: CommandAck) -> list[PartialAck]:
+    return [((each.ledgerId, each.entryId), tuple(each.ack_set)) for each in ack.message_id]

@@ -12,7 +12,7 @@ copied apart or encoded anew on its way through, so its checksum stays valid.
 from struct import Struct
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from bridge.protocol.errors import FrameTooLarge, MalformedFrame
 from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
@@ -44,7 +44,7 @@ class Frame(NamedTuple):
     data: memoryview
 
     def command(self) -> BaseCommand:
-        """Parse the command. Raises MalformedFrame."""
+        """Parse the command. Raises MalformedFrame, but not for what is missing in it: a newer enum's value is, too."""
         (size,) = _unpack_size(self.data, 4)
         try:
             return BaseCommand.FromString(bytes(self.data[8 : 8 + size]))
@@ -149,18 +149,30 @@ def _command_type(data: bytes, start: int, end: int) -> int:
 
 
 def encode_frame(command: BaseCommand, entry: bytes = b"") -> bytes:
-    """A frame of `command`, followed by `entry` for SEND and MESSAGE."""
-    body = command.SerializeToString()
+    """A frame of `command`, followed by `entry` for SEND and MESSAGE.
+
+    Raises MalformedFrame if something required is missing: it was in the frame that the command is made of.
+    """
+    try:
+        body = command.SerializeToString()
+    except EncodeError as error:
+        raise MalformedFrame(str(error)) from error
     return _SIZES.pack(4 + len(body) + len(entry), len(body)) + body + entry
 
 
 def entry_metadata(entry: bytes) -> MessageMetadata:
     """The metadata of an entry as a broker sends it. Raises MalformedFrame."""
-    return entry_parts(entry)[0]
+    return _metadata(entry)[0]
 
 
 def entry_parts(entry: bytes) -> tuple[MessageMetadata, bytes]:
     """The metadata and the payload, compressed or not, of an entry as a broker sends it. Raises MalformedFrame."""
+    metadata, end = _metadata(entry)
+    return metadata, entry[end:]
+
+
+def _metadata(entry: bytes) -> tuple[MessageMetadata, int]:
+    """With where it ends: the payload may be large, and few want a copy."""
     position = 0
     if entry[:2] == BROKER_ENTRY_METADATA_MAGIC:
         position = 6 + _read_size(entry, 2)
@@ -171,7 +183,7 @@ def entry_parts(entry: bytes) -> tuple[MessageMetadata, bytes]:
     if start + size > len(entry):
         raise MalformedFrame(f"metadata of {size} bytes in an entry of {len(entry)}")
     try:
-        return MessageMetadata.FromString(entry[start : start + size]), entry[start + size :]
+        return MessageMetadata.FromString(entry[start : start + size]), start + size
     except DecodeError as error:
         raise MalformedFrame("unreadable message metadata") from error
 

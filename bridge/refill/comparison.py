@@ -15,12 +15,12 @@ from tracker.audit import (
     Cell,
     Scope,
     add_up,
+    audit_scope,
     block_range,
     cell_fingerprints,
     index_fingerprints,
     noted_fingerprints,
     partition_keys,
-    scope_of,
 )
 from tracker.fingerprint import Fingerprint
 from tracker.keys import clamp_timestamp
@@ -74,7 +74,7 @@ class Comparison:
     def scope(self, after: Position, upto: Position, now_ms: int, entries: int) -> Scope:
         """Return what can be compared, if so many entries of the topic are read for it."""
         lasts_ms = self._limits.audit_ahead_ms + entries * 1000 // self._limits.audit_entries_per_s
-        return scope_of(self._index, after, upto, now_ms, lasts_ms)
+        return audit_scope(self._index, after, upto, now_ms, lasts_ms)
 
     async def topic_side(self, scope: Scope, on_read: Callable[[int], None]) -> TopicSide:
         """Read the topic here. `on_read` is told of entries as they come. Raises BrokerError."""

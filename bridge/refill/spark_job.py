@@ -55,6 +55,9 @@ class SparkSettings:
     web_url: str
     token: str | None
     output: str | None = None
+    tls_trust_certs: str | None = None
+    """Authorities of brokers' certificates; None for the system's."""
+    tls_verify_hostname: bool = True
 
 
 class SparkJob:
@@ -82,6 +85,8 @@ class SparkJob:
             topic=self.topic,
             service_url=self.settings.service_url,
             web_url=self.settings.web_url,
+            tls_trust_certs=self.settings.tls_trust_certs,
+            tls_verify_hostname=self.settings.tls_verify_hostname,
             after=scope.after,
             upto=scope.upto,
             partition_width_ms=scope.width_ms,

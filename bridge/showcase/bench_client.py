@@ -13,16 +13,19 @@ from typing import Any
 import pulsar
 
 
-def delayed(client: Any, messages: int, lead_s: float, spread_s: float) -> dict[str, float]:
-    """Publish `messages` due at one instant (spread 0) or at random over `spread_s`; consume them Shared."""
+def delayed(
+    client: Any, messages: int, lead_s: float, spread_s: float, kind: str = "Shared", keys: int = 0
+) -> dict[str, float]:
+    """Publish `messages` due at one instant (spread 0) or at random over `spread_s`, of so many keys; consume them."""
     topic = f"bench-{uuid.uuid4().hex[:12]}"
-    consumer = client.subscribe(topic, "bench", consumer_type=pulsar.ConsumerType.Shared)
+    consumer = client.subscribe(topic, "bench", consumer_type=getattr(pulsar.ConsumerType, kind))
     producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=5000)
     start = time.time() + lead_s
     generator = random.Random(7)
     due = [int((start + generator.uniform(0, spread_s)) * 1000) for _ in range(messages)]
     for number, deliver_at in enumerate(due):
-        producer.send_async(str(number).encode(), _must_succeed, deliver_at=deliver_at)
+        key = {"partition_key": f"key-{number % keys}"} if keys else {}
+        producer.send_async(str(number).encode(), _must_succeed, deliver_at=deliver_at, **key)
     producer.flush()
     slack = min(due) / 1000 - time.time()
     if slack < 0:
@@ -85,12 +88,14 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=20.0)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--kind", default="Shared")
+    parser.add_argument("--keys", type=int, default=0)
     given = parser.parse_args()
     client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     if given.workload == "throughput":
         figures = throughput(client, given.messages, given.size, given.kind)
     else:
-        figures = delayed(client, given.messages, given.lead, given.spread if given.workload == "spread" else 0.0)
+        spread = given.spread if given.workload == "spread" else 0.0
+        figures = delayed(client, given.messages, given.lead, spread, given.kind, given.keys)
     client.close()
     print(json.dumps(figures))
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 
 import structlog
 
@@ -26,7 +25,9 @@ from bridge.refill.gaps import GapFiller
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.pass_through import PassThrough
-from tracker import AckSet, Position, StoreError, SubscriptionView, TopicIndex, iter_ranges
+from bridge.topics.policy_watch import PolicyWatch
+from bridge.topics.transactions import Transactions, acks_of
+from tracker import Position, StoreError, SubscriptionView, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -47,10 +48,12 @@ class CursorLoader:
         gaps: GapFiller,
         book: CheckpointBook,
         passing: PassThrough,
+        policies: PolicyWatch,
         work: Tasks,
         dispatch: Tasks,
         on_failed: Callable[[StoreError], None],
         wake: Callable[[], None],
+        transactions: Transactions,
     ) -> None:
         """Tasks of the owner's: `work` comes to an end, `dispatch` goes on as long as there is something to deliver.
 
@@ -65,10 +68,12 @@ class CursorLoader:
         self._gaps = gaps
         self._book = book
         self._passing = passing
+        self._policies = policies
         self._spawn = work.spawn
         self._dispatch = dispatch
         self._on_failed = on_failed
         self._wake = wake
+        self._transactions = transactions
         self._owner_since_ms = context.now_ms()
 
     def load(self, subscription: TrackedSubscription) -> None:
@@ -95,6 +100,8 @@ class CursorLoader:
             await asyncio.sleep(backoff.next_s())
 
     async def _load_once(self, subscription: TrackedSubscription, *, settled: bool = False) -> None:
+        if not settled:
+            await self._policies.before_dispatch(subscription)
         state = await self._context.admin.internal_stats(self._topic)
         cursor = state.cursors.get(subscription.name)
         if cursor is None:
@@ -111,7 +118,8 @@ class CursorLoader:
             await self._start(subscription, cursor, state)
 
     async def _start(self, subscription: TrackedSubscription, cursor: CursorState, state: LedgerState) -> None:
-        acks, history = await _acks_of(cursor, self._limits.ack_ranges_slice), history_of(cursor.properties)
+        acks, history = await acks_of(cursor, self._limits.ack_ranges_slice), history_of(cursor.properties)
+        await self._transactions.suspect(subscription, state.last_confirmed_entry)
         view = self._index.view(subscription.name)
         subscription.loading = None
         subscription.lateness_causes.owner_since_ms = self._owner_since_ms
@@ -153,16 +161,3 @@ class CursorLoader:
         if fetched.errors and not fetched.found:
             raise fetched.errors[0]
         return fetched
-
-
-async def _acks_of(cursor: CursorState, slice_of: int) -> AckSet:
-    """What a cursor has acked. In slices: with a hundred thousand holes it takes a tenth of a second.
-
-    Raises ValueError when the broker lists what are no ranges.
-    """
-    acks = AckSet(cursor.mark_delete_position)
-    ranges = iter_ranges(cursor.individually_deleted)
-    while part := list(islice(ranges, slice_of)):
-        acks.merge_ranges(part)
-        await asyncio.sleep(0)
-    return acks

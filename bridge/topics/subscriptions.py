@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 from bridge.clock import RandBits
+from bridge.dispatch.rate_limit import RateLimiter
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.limits import DispatchLimits
@@ -22,6 +23,8 @@ class Subscriptions(dict[str, TrackedSubscription]):
     ) -> None:
         """`wake`: one of them may have something to send; `delays`: whether the broker's policies allow them."""
         super().__init__()
+        self.rate = RateLimiter()
+        """Of the topic: what all of them together may send."""
         self._topic = topic
         self._wake = wake
         self._delays = delays
@@ -32,7 +35,9 @@ class Subscriptions(dict[str, TrackedSubscription]):
         """The one of a name, made when it is not known yet."""
         subscription = self.get(name)
         if subscription is None:
-            subscription = self[name] = TrackedSubscription(name, self._topic, self._wake, self._limits, self._randbits)
+            subscription = self[name] = TrackedSubscription(
+                name, self._topic, self._wake, self._limits, self._randbits, self.rate
+            )
             subscription.delays = self._delays()
         return subscription
 

@@ -28,8 +28,10 @@ from bridge.topics.cursor_loader import CursorLoader
 from bridge.topics.durability import Durability
 from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough
+from bridge.topics.policy_watch import PolicyWatch
 from bridge.topics.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
+from bridge.topics.transactions import Transactions
 from tracker import StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
@@ -112,6 +114,8 @@ class Tenure:
             self.spawn,
             context.limits.refill,
         )
+        self.transactions = Transactions(topic, context.admin, subscriptions, context.limits.dispatch)
+        self._policies = PolicyWatch(topic, context, subscriptions)
         self._loader = CursorLoader(
             topic,
             context,
@@ -121,10 +125,12 @@ class Tenure:
             self._gaps,
             book,
             passing,
+            self._policies,
             self._work,
             self._chores,
             self._cannot_store,
             self.pump.wake,
+            self.transactions,
         )
         self.steering = Steering(
             topic,
@@ -149,8 +155,10 @@ class Tenure:
         Raises what one of its tasks ended by; `Failed` for what is not `EXPECTED`.
         """
         stopped = self._chores.spawn(closing.wait())
-        for chore in (self._keep_checkpoints, self._look_after_reading, self._maintain, self._let_go):
+        chores = (self._keep_checkpoints, self._look_after_reading, self._maintain, self._let_go, self._policies.run)
+        for chore in chores:
             self._chores.spawn(chore())
+        self._chores.spawn(self.transactions.run())
         lost = self.ownership.lost
         ends: tuple[asyncio.Future[Any], ...] = (stopped, lost, self._over)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,9 @@ from typing import Any, ParamSpec
 
 import structlog
 
+from bridge.broker.candidates import Candidates, Elected
 from bridge.dispatch.admission import Admission, Early
+from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.limits import TopicLimits
@@ -236,6 +238,8 @@ class Topics:
             self._do(topic, topic.left_early, consumer.subscription)
         elif topic is not None:
             self._do(topic, topic.detach, consumer)
+        if topic is not None and not self._admission.anybody_for(consumer.topic, consumer.subscription):
+            self._do(topic, topic.left, consumer.subscription)
 
     def flow(self, consumer: TrackedConsumer, permits: int) -> None:
         """More permits."""
@@ -256,6 +260,18 @@ class Topics:
         if (found := self._served(consumer)) is not None:
             topic, subscription = found
             self._do(topic, subscription.acked, consumer, ack)
+
+    def ack_answered(self, consumer: TrackedConsumer, ack: CommandAck, agreed: bool) -> None:
+        """An ack in a transaction was answered."""
+        if (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.ack_answered, ack, agreed)
+
+    def transaction_ended(self, transaction: tuple[int, int], committed: bool) -> None:
+        """A transaction is ended; which of the topics here it was for does not show."""
+        for topic in self._topics.values():
+            if topic.has_pending_acks:
+                self._do(topic, topic.transaction_ended, Transaction(*transaction), committed)
 
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """Deliver again."""
@@ -287,6 +303,10 @@ class Topics:
         if known is not None and known.owner is not None and known.owner != own:
             return ServiceUrls.of(known.owner, known.owner_tls_url)
         return ServiceUrls.of(own, self._context.tls_url)
+
+    def believed_owner(self, topic: str, known: Candidates) -> Elected:
+        """Who owns a topic partition by what the broker lists of it, whether it is tracked here or not."""
+        return self._context.peers.judge(topic, self._context.advertised_url, known, settled=False)
 
     def _on_recovered(self) -> None:
         for topic in self._topics.values():

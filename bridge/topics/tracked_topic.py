@@ -8,6 +8,7 @@ import structlog
 from bridge.answers.values import Role, Severity
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates, Elected
+from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.ledgers import cursor_history
@@ -357,6 +358,7 @@ class TrackedTopic:
         """A client's consumer is there."""
         self.presence.want()
         subscription = self.subscriptions.opened(consumer.subscription)
+        subscription.dispatch_as(consumer.sharing)
         if subscription.in_doubt or not subscription.has_consumers:
             # While nobody was here the cursor may have been moved past the bridge.
             subscription.distrust()
@@ -377,6 +379,24 @@ class TrackedTopic:
         subscription = self.subscriptions.get(consumer.subscription)
         if subscription is not None:
             subscription.remove_consumer(consumer)
+
+    @property
+    def has_pending_acks(self) -> bool:
+        """Whether anything is acked in a transaction that has not ended, or may be."""
+        return any(subscription.pending_acks for subscription in self.subscriptions.values())
+
+    def transaction_ended(self, transaction: Transaction, committed: bool) -> None:
+        """A client was told so."""
+        for subscription in self.subscriptions.values():
+            subscription.transaction_ended(transaction, committed)
+        if self.tenure is not None:
+            self.tenure.transactions.look()
+
+    def left(self, name: str) -> None:
+        """A consumer is gone, attached or not, and none waits to be attached."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None and not subscription.has_consumers:
+            subscription.forget_counts()
 
     def sought(self, name: str) -> None:
         """A seek was answered: the cursor stands anew."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+import uuid
 from typing import Any
 
 import psutil
@@ -10,7 +11,7 @@ import pytest
 
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory, InProcessFactory
-from tests.clients import Clients, drain, publish, shared, texts
+from tests.clients import Clients, admin, drain, publish, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
@@ -68,9 +69,13 @@ async def test_a_consumer_without_permits(
     await beside.close()
 
 
-async def test_a_consumer_that_never_acks(bridge_here: InProcessFactory, topic: str) -> None:
+async def test_a_consumer_that_never_acks(bridge_here: InProcessFactory, pulsar: PulsarCluster) -> None:
     """Pulsar's `maxUnackedMessagesPerConsumer`; half of them acked, it goes on."""
-    bridge = await bridge_here(limits={"max_unacked_per_consumer": 40})
+    namespace = f"public/unacked-{uuid.uuid4().hex[:8]}"
+    topic = f"persistent://{namespace}/t"
+    await asyncio.to_thread(admin, pulsar, "PUT", f"namespaces/{namespace}", {})
+    await asyncio.to_thread(admin, pulsar, "POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 40)
+    bridge = await bridge_here()
     client, other = [await raw_client(bridge.advertised_url) for _ in range(2)]
     await client.consume(topic)
     await other.consume(topic, "other")

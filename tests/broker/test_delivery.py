@@ -322,39 +322,6 @@ def test_failover_subscription(client: Any, topic: str) -> None:
     assert sorted(map(len, found)) == [0, 20]
 
 
-def test_key_shared_subscription_keeps_the_order_of_a_key(client: Any, topic: str) -> None:
-    consumers = [
-        client.subscribe(topic, "s", consumer_type=pulsar_client.ConsumerType.KeyShared, receiver_queue_size=10)
-        for _ in range(2)
-    ]
-    producer = client.create_producer(topic)
-    for number in range(200):
-        producer.send_async(str(number).encode(), lambda *_: None, partition_key=f"k{number % 10}")
-    producer.flush()
-    found: list[list[int]] = [[], []]
-
-    def all_there() -> bool:
-        for part, consumer in zip(found, consumers, strict=True):
-            part += map(int, texts(drain_all(consumer, 50)))
-        return sum(map(len, found)) >= 200
-
-    wait_until(all_there, "all messages", timeout=20)
-    assert sorted(found[0] + found[1]) == list(range(200))
-    for part in found:
-        for key in range(10):
-            of_key = [number for number in part if number % 10 == key]
-            assert of_key == sorted(of_key)
-    assert not {number % 10 for number in found[0]} & {number % 10 for number in found[1]}
-
-
-def test_key_shared_subscription_delays(client: Any, topic: str) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=pulsar_client.ConsumerType.KeyShared)
-    before = now_ms()
-    client.create_producer(topic).send(b"x", partition_key="k", deliver_after=timedelta(milliseconds=2_000))
-    # The broker's own tracker may be a tick (1 s) early as long as the bridge does not take over Key_Shared.
-    assert receive(consumer).at_ms - before >= 900
-
-
 def test_reader(client: Any, topic: str) -> None:
     publish(client.create_producer(topic), (str(number) for number in range(10)))
     reader = client.create_reader(topic, pulsar_client.MessageId.earliest)

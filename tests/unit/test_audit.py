@@ -13,10 +13,10 @@ from tracker.audit import (
     Cell,
     Scope,
     add_up,
+    audit_scope,
     cell_fingerprints,
     index_fingerprints,
     noted_fingerprints,
-    scope_of,
 )
 from tracker.fingerprint import Fingerprint, fingerprint
 
@@ -75,7 +75,7 @@ def test_an_index_has_the_fingerprints_of_its_entries(tmp_path: Path, cut: int) 
         looked_up: dict[Cell, Fingerprint] = {}
         for part in noted_fingerprints(index, scope, total):
             add_up(looked_up, part)
-        ahead = scope_of(index, scope.after, scope.upto, 499_500, 100)
+        ahead = audit_scope(index, scope.after, scope.upto, 499_500, 100)
     expected: dict[Cell, Fingerprint] = {}
     for one in entries:
         number = one.deliver_at_ms // 1_000

@@ -7,6 +7,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery, still_unacked
+from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.limits import DispatchLimits
 from bridge.protocol.entries import Chunk
 
@@ -361,3 +362,74 @@ def test_chunks_of_a_consumer_that_left_go_to_another() -> None:
     dispatcher.add_consumer("b", 0)
     dispatcher.flow("b", 10, True)
     assert given(dispatcher.assign([chunk(0, "x"), chunk(1, "x", last=True)])[0]) == {"b": [0, 1]}
+
+
+# -- limits of the broker's policies
+
+
+def test_turns_are_of_entries_and_permits_of_messages() -> None:
+    dispatcher = with_consumers("ab", permits=1_000, limits=replace(USUAL, round_robin_batch=4))
+    dispatcher.add_consumer("c", 0)
+    dispatcher.flow("c", 12, True)
+    assigned = given(dispatcher.assign(offers(14, messages=5))[0])
+    assert assigned == {"a": [0, 1, 2, 3, 11, 12, 13], "b": [4, 5, 6, 7], "c": [8, 9, 10]}
+    dispatcher.check()
+
+
+def test_counts_are_forgotten_with_the_last_consumer() -> None:
+    dispatcher = with_consumers("ab", permits=1)
+    dispatcher.assign(offers(2))
+    dispatcher.redeliver("a", None)
+    dispatcher.remove_consumer("a")
+    assert replay(dispatcher) == [(0, 1)], "another one is there"
+    dispatcher.remove_consumer("b")
+    dispatcher.forget_counts()
+    assert replay(dispatcher) == [(0, 0), (1, 0)]
+
+
+def test_limits_of_consumers_that_change() -> None:
+    dispatcher = with_consumers("a", permits=100)
+    dispatcher.set_unacked_limits(UnackedLimits(10, 0))
+    assert given(dispatcher.assign(offers(50))[0]) == {"a": list(range(10))}
+    assert dispatcher.capacity() == 0
+    dispatcher.set_unacked_limits(UnackedLimits(18, 0))
+    assert dispatcher.capacity() == 0, "more than half of it is unacked"
+    dispatcher.set_unacked_limits(UnackedLimits(20, 0))
+    assert len(given(dispatcher.assign(offers(50, start=10))[0])["a"]) == 10
+    dispatcher.set_unacked_limits(UnackedLimits(0, 0))
+    assert len(given(dispatcher.assign(offers(90, start=20))[0])["a"]) == 80, "as many as it has permits for"
+    dispatcher.flow("a", 100, True)
+    dispatcher.set_unacked_limits(UnackedLimits(100, 0))
+    assert dispatcher.capacity() == 0, "lowered below what is unacked"
+    dispatcher.check()
+
+
+def test_the_limit_of_a_subscription_holds_for_what_is_new() -> None:
+    """In messages; the last batch goes out as a whole. What the bridge has memory for is another limit."""
+    dispatcher = with_consumers("ab", permits=100)
+    assert dispatcher.room_for_new() == USUAL.max_unacked_per_subscription
+    dispatcher.set_unacked_limits(UnackedLimits(0, 10))
+    dispatcher.assign(offers(3, messages=4))
+    assert dispatcher.room_for_new() == 0
+    assert dispatcher.capacity() > 0
+    dispatcher.redeliver("a", None)
+    assert dispatcher.room_for_new() == 10
+    dispatcher.assign([again.offer(position, b"") for position, again in take_replay(dispatcher, 3)])
+    dispatcher.ack(1, 0)
+    dispatcher.set_unacked_limits(UnackedLimits(0, 17))
+    assert dispatcher.room_for_new() == 0, "half of it has to be acked"
+    dispatcher.ack(1, 1)
+    assert dispatcher.room_for_new() == 13
+    dispatcher.check()
+
+
+def test_the_limit_of_a_subscription_when_a_consumer_leaves() -> None:
+    dispatcher = with_consumers("ab", permits=100)
+    dispatcher.set_unacked_limits(UnackedLimits(0, 40))
+    dispatcher.assign(offers(40))
+    assert dispatcher.room_for_new() == 0
+    dispatcher.remove_consumer("a")
+    assert dispatcher.room_for_new() == 0, "20 are unacked: fewer than that have to be"
+    dispatcher.remove_consumer("b")
+    assert dispatcher.room_for_new() == 40
+    dispatcher.check()

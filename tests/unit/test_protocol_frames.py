@@ -171,6 +171,14 @@ def test_a_command_that_cannot_be_parsed() -> None:
         frame.command()
 
 
+def test_a_required_field_that_is_missing_deep_inside() -> None:
+    command = BaseCommand(type=BaseCommand.LOOKUP)
+    command.lookupTopic.topic, command.lookupTopic.request_id = "t", 1
+    command.lookupTopic.properties.add(value="of what?")
+    with pytest.raises(MalformedFrame, match=r"lookupTopic.properties\[0\].key"):
+        encode_frame(command)
+
+
 @given(st.lists(st.binary(max_size=60), max_size=6))
 def test_nonsense_gives_frames_or_a_typed_error(chunks: list[bytes]) -> None:
     decoder = FrameDecoder(100)
