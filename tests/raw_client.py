@@ -6,6 +6,8 @@ import ssl
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
+from google.protobuf.message import Message
+
 from bridge.protocol.answers import ANSWER_OF, FIELD_OF
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame, entry_metadata
 from bridge.protocol.pulsar_pb2 import (
@@ -168,7 +170,10 @@ class RawClient(asyncio.Protocol):
         subscribe.consumer_name = f"raw-{consumer_id}"
         subscribe.initialPosition = CommandSubscribe.Earliest
         for name, value in fields.items():
-            setattr(subscribe, name, value)
+            if isinstance(value, Message):
+                getattr(subscribe, name).CopyFrom(value)
+            else:
+                setattr(subscribe, name, value)
         return await self.request(command, request_id)
 
     async def consume(self, topic: str, subscription: str = "s", consumer_id: int = 1, **fields: Any) -> None:
@@ -224,15 +229,27 @@ class RawClient(asyncio.Protocol):
         sequence_id: int = 0,
         messages: int | None = None,
         publish_ms: int = 1,
+        transaction: tuple[int, int] | None = None,
+        key: str | None = None,
+        **fields: Any,
     ) -> tuple[int, int]:
-        """SEND; returns the position once stored. `messages`: what the metadata calls the size of the batch."""
+        """SEND; returns the position once stored. `messages`: what the metadata calls the size of the batch; `fields`:
+        more of it.
+        """
         metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=publish_ms)
         if deliver_at is not None:
             metadata.deliver_at_time = deliver_at
         if messages is not None:
             metadata.num_messages_in_batch = messages
-        body = metadata.SerializeToString()
+        for name, value in fields.items():
+            setattr(metadata, name, value)
         command = BaseCommand(type=BaseCommand.SEND)
+        if key is not None:
+            metadata.partition_key = key
+        if transaction is not None:
+            for each in (metadata, command.send):
+                each.txnid_most_bits, each.txnid_least_bits = transaction
+        body = metadata.SerializeToString()
         command.send.producer_id = producer_id
         command.send.sequence_id = sequence_id
         stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

@@ -9,12 +9,12 @@ from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 
 
 def is_tracked(subscribe: CommandSubscribe) -> bool:
-    """Whether the bridge takes over dispatch: durable Shared on a persistent topic.
+    """Whether the bridge takes over dispatch: durable Shared or Key_Shared on a persistent topic.
 
     Raises ValueError for a topic name that is none.
     """
     return bool(
-        subscribe.subType == CommandSubscribe.Shared
+        subscribe.subType in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
         and subscribe.durable
         and TopicName.parse(subscribe.topic).persistent
     )

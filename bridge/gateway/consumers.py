@@ -23,11 +23,13 @@ from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
+    CommandAckResponse,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
     ServerError,
 )
 from bridge.protocol.service_url import ServiceUrls
+from bridge.protocol.sticky_keys import KeySharing, ranges_of
 from tracker import Position
 
 
@@ -45,6 +47,12 @@ class TrackedTopics(Protocol):
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """An ack was relayed to the broker."""
+
+    def ack_answered(self, consumer: TrackedConsumer, ack: CommandAck, agreed: bool) -> None:
+        """The broker has answered an ack in a transaction."""
+
+    def transaction_ended(self, transaction: tuple[int, int], committed: bool) -> None:
+        """A coordinator has told a client that a transaction is ended."""
 
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """The client wants these unacked entries again, or all of the consumer's (None)."""
@@ -92,6 +100,12 @@ class SessionConsumers:
         self._joining: dict[int, Joining] = {}
         self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
         self._cursor_requests: dict[int, Callable[[Position], None]] = {}
+        self._acks: dict[int, tuple[TrackedConsumer, CommandAck]] = {}  # in transactions, by request id
+
+    @property
+    def awaits_acks(self) -> bool:
+        """Whether answers to acks matter here."""
+        return bool(self._acks)
 
     def upstream(self, consumer_id: int) -> Upstream | None:
         """Where a consumer lives. One nobody knows is the first broker's matter, which answers as a broker does.
@@ -159,8 +173,13 @@ class SessionConsumers:
         ack = frame.command().ack
         self._relay(self.upstream(ack.consumer_id), frame, None)
         consumer = self.tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
-        if consumer is not None and not consumer.passed:
-            self._topics.acked(consumer, ack)
+        if consumer is None or consumer.passed:
+            return
+        if ack.HasField("request_id") and ack.HasField("txnid_most_bits"):
+            if len(self._acks) >= self._max_pending_requests:
+                self._acks.clear()  # what became of those shows otherwise
+            self._acks[ack.request_id] = consumer, ack
+        self._topics.acked(consumer, ack)
 
     def on_redeliver(self, frame: Frame) -> None:
         """Who dispatches redelivers."""
@@ -230,6 +249,15 @@ class SessionConsumers:
             answer(Position(position.ledgerId, -1 if position.entryId >= 1 << 63 else position.entryId))
         return True
 
+    def ack_answered(self, upstream: Upstream, response: CommandAckResponse) -> None:
+        """An answer to an ack; most acks are of no transaction, and nobody waits for what is said of them."""
+        consumer, ack = self._acks.get(response.request_id, (None, None))
+        if consumer is None or ack is None or response.consumer_id != consumer.consumer_id:
+            return
+        if self._upstreams.get(consumer.consumer_id) is upstream:
+            del self._acks[response.request_id]
+            self._topics.ack_answered(consumer, ack, agreed=not response.HasField("error"))
+
     # -- what the bridge asks for
 
     def send(self, consumer_id: int, command: BaseCommand) -> None:
@@ -280,6 +308,8 @@ class SessionConsumers:
             subscribe.consumer_name,
             subscribe.priority_level,
             mark,
+            KeySharing.of(subscribe),
+            ranges_of(subscribe),
         )
         self.tracked[subscribe.consumer_id] = consumer
         self._former.pop(subscribe.consumer_id, None)

@@ -12,6 +12,7 @@ from bridge.limits import ConnectionLimits
 from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
 from bridge.net.tls_listener import TlsListener, TlsPort
+from bridge.net.trust import TrustedServers
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +28,10 @@ class Gateway:
         max_connections: int,
         limits: ConnectionLimits,
         randbits: RandBits = system_randbits,
+        trusted: TrustedServers | None = None,
     ) -> None:
-        """`service_url`: the broker that sessions connect to first."""
+        """`service_url`: the broker that sessions connect to first; `trusted`: what those with TLS are checked by."""
+        self.trusted = TrustedServers() if trusted is None else trusted
         self.service_url = service_url
         self.topics = topics
         self.limits = limits

@@ -21,8 +21,9 @@ from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.lookup import Found, Refused, led_to
 from bridge.protocol.named_requests import TOPIC_OF, refusal
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandEndTxn, CommandSubscribe, ServerError, TxnAction
 
+Work = Callable[[], Coroutine[Any, Any, None]]
 Refusal = Callable[[int, ServerError, str], BaseCommand]
 """The answer to the request of this id, for this reason, in these words."""
 
@@ -91,7 +92,7 @@ class Openings:
             self._requests.done(request_id)
             self._session.write_client(encode_frame(command))
 
-        self._spawn(request.request_id, answer())
+        self._spawn(request.request_id, answer)
 
     def on_producer(self, frame: Frame) -> None:
         """Relayed to the topic's broker."""
@@ -108,7 +109,7 @@ class Openings:
             if not self._producers.open(upstream, frame, producer_id, request_id):
                 self._requests.done(request_id)
 
-        self._spawn(request_id, relay())
+        self._spawn(request_id, relay)
 
     def on_subscribe(self, frame: Frame) -> None:
         """Relayed to the topic's broker, unless the subscription is the bridge's own."""
@@ -135,16 +136,24 @@ class Openings:
             if not sent:
                 self._requests.done(subscribe.request_id)
 
-        self._spawn(subscribe.request_id, relay())
+        self._spawn(subscribe.request_id, relay)
 
     def on_named(self, frame: Frame) -> None:
         """Relayed to the broker of the topic that it names, though no producer or consumer may live there."""
         command, request_id = frame.command(), int(body_of(frame).request_id)
 
-        async def relay() -> None:
-            self._relay(await self._lookups.upstream_of(TOPIC_OF[frame.type](command)), frame, None)
+        answered = partial(self._on_ended, command.endTxn) if frame.type == BaseCommand.END_TXN else None
 
-        self._spawn(request_id, relay(), partial(refusal, command))
+        async def relay() -> None:
+            self._relay(await self._lookups.upstream_of(TOPIC_OF[frame.type](command)), frame, answered)
+
+        self._spawn(request_id, relay, partial(refusal, command))
+
+    def _on_ended(self, end: CommandEndTxn, agreed: bool) -> None:
+        """What was acked in a transaction counts from now on, or comes again."""
+        if agreed:
+            transaction = end.txnid_most_bits, end.txnid_least_bits
+            self._topics.transaction_ended(transaction, end.txn_action == TxnAction.COMMIT)
 
     @contextlib.asynccontextmanager
     async def _marked(self, upstream: Upstream, subscribe: CommandSubscribe) -> AsyncIterator[None]:
@@ -176,13 +185,13 @@ class Openings:
                 break
             await asyncio.sleep(self._limits.stamp_pause_s)
 
-    def _spawn(self, request_id: int, work: Coroutine[Any, Any, None], refusal: Refusal = commands.error) -> None:
+    def _spawn(self, request_id: int, work: Work, refusal: Refusal = commands.error) -> None:
         self._session.spawn(self._answering(request_id, work, refusal))
 
-    async def _answering(self, request_id: int, work: Coroutine[Any, Any, None], refusal: Refusal) -> None:
+    async def _answering(self, request_id: int, work: Work, refusal: Refusal) -> None:
         """Run `work`; what goes wrong becomes the answer to the client's request, as a broker would word it."""
         try:
-            await work
+            await work()
         except BrokerError as error:
             self._refuse(request_id, error, refusal)
         except (ProtocolError, ValueError) as error:

@@ -118,9 +118,6 @@ class Router:
     def on_ping(self, frame: Frame) -> None:
         """Answered by the broker, so that a broker lost without a word is noticed by the client's own keep-alive."""
         for upstream in self._upstreams.all():
-            if upstream.silent_s > 3 * self._limits.keep_alive_interval_s:
-                self._session.end(f"{upstream.url} is silent", error=True)
-                return
             upstream.write(frame.data)
 
     def on_pong(self, frame: Frame) -> None:
@@ -147,11 +144,12 @@ class Router:
         """What follows from a broker's frames, now that the client has got them. Raises ProtocolError."""
         for frame in frames:
             if frame.type in ANSWERS:
-                if is_refusal(frame):
+                refused = is_refusal(frame)
+                if refused:
                     self._lookups.doubt(upstream.url)
                 answered = self._requests.on_answer(upstream, frame)
                 if answered is not None:
-                    answered(frame.type != BaseCommand.ERROR)
+                    answered(not refused)
 
     def on_server_pong(self, upstream: Upstream, frame: Frame) -> Shown:
         """The client's PING went to all of its brokers; it waits for one answer."""
@@ -179,6 +177,11 @@ class Router:
         own = self._consumers.last_message_id(command.getLastMessageIdResponse)
         return None if own else frame.data
 
+    def on_ack_response(self, upstream: Upstream, frame: Frame) -> Shown:
+        """The client's; of acks in transactions the bridge has to know, too."""
+        self._consumers.ack_answered(upstream, frame.command().ackResponse)
+        return frame.data
+
     def unless_own(self, upstream: Upstream, frame: Frame) -> Shown:
         """An answer to the client, or to the gateway itself."""
         request_id = request_id_of(frame)
@@ -202,6 +205,11 @@ class Router:
         else:
             self._consumers.closed_by_broker(upstream, command.close_consumer.consumer_id)
         return encode_frame(command)
+
+    @property
+    def relayed(self) -> frozenset[int]:
+        """Types of a broker's frames that go to the client unseen."""
+        return _RELAYED_BUT_ACKS if self._consumers.awaits_acks else RELAYED_FROM_BROKER
 
     # -- what the bridge itself says
 
@@ -244,9 +252,16 @@ _SERVER_HANDLERS: dict[int, Callable[[Router, Upstream, Frame], Shown]] = {
     BaseCommand.SUCCESS: Router.unless_own,
     BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: Router.on_last_message_id,
     BaseCommand.ERROR: Router.on_error,
+    BaseCommand.ACK_RESPONSE: Router.on_ack_response,
     BaseCommand.CLOSE_PRODUCER: Router.on_server_close,
     BaseCommand.CLOSE_CONSUMER: Router.on_server_close,
 }
 
-LOOKED_AT = frozenset({BaseCommand.CONNECTED, BaseCommand.AUTH_CHALLENGE, *_SERVER_HANDLERS, *ANSWERS})
-"""Types of a broker's frames that do not go to the client unseen."""
+RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - {
+    BaseCommand.CONNECTED,
+    BaseCommand.AUTH_CHALLENGE,
+    *(_SERVER_HANDLERS.keys() - {BaseCommand.ACK_RESPONSE}),
+    *ANSWERS,
+}
+"""Types of a broker's frames that go to the client unseen, unless an ack in a transaction waits for its answer."""
+_RELAYED_BUT_ACKS = RELAYED_FROM_BROKER - {BaseCommand.ACK_RESPONSE}

@@ -15,7 +15,7 @@ from bridge.clock import RandBits
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
 from bridge.gateway.requests import BROKER_INITIATED, body_of
-from bridge.gateway.router import LOOKED_AT, Router, Shown
+from bridge.gateway.router import RELAYED_FROM_BROKER, Router, Shown
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.gateway.turns import Turns
 from bridge.gateway.upstream import Upstream
@@ -24,6 +24,7 @@ from bridge.limits import ConnectionLimits
 from bridge.net.ending import ending
 from bridge.net.limited_log import LimitedLog
 from bridge.net.sliced_reads import SlicedReads
+from bridge.net.trust import TrustedServers
 from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import NOTHING, Frame, FrameDecoder, encode_frame
@@ -45,6 +46,7 @@ class SessionHost(Protocol):
     log: LimitedLog
     limits: ConnectionLimits
     randbits: RandBits
+    trusted: TrustedServers
 
     def opened(self, session: "ClientSession") -> bool:
         """Count it in; False when there are too many."""
@@ -71,7 +73,7 @@ class ClientSession(SlicedReads):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(limits.max_connect_command_bytes)
         self._connected = False
-        self._upstreams = SessionUpstreams(self, self.spawn, limits)
+        self._upstreams = SessionUpstreams(self, self.spawn, limits, host.trusted)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._router = Router(self, host.topics, host.service_url, self._upstreams, limits, host.randbits)
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -80,7 +82,7 @@ class ClientSession(SlicedReads):
             self._on_client_frame, self._has_enough, lambda held: self._hold("turns", held), limits.client_turn_s
         )
         self._holds: set[str] = set()
-        self._keep_alive = KeepAlive(self._ping, self._vanished, limits.keep_alive_interval_s)
+        self._keep_alive = KeepAlive(self._ping, self._vanished, self._look_at_brokers, limits.keep_alive_interval_s)
         self._upstreams_full = 0
         self._ended = False
         self.writable = True
@@ -198,7 +200,7 @@ class ClientSession(SlicedReads):
     @property
     def relayed_from_broker(self) -> frozenset[int]:
         """Types of a broker's frames that go to the client unseen."""
-        return RELAYED_FROM_BROKER
+        return RELAYED_FROM_BROKER if self._transport is None else self._router.relayed
 
     def on_server_frames(self, upstream: Upstream, frames: list[Frame]) -> None:
         """Relay to the client what is not for the gateway itself, in one write."""
@@ -328,6 +330,12 @@ class ClientSession(SlicedReads):
             self.write_client(_PING)
 
     @ending
+    def _look_at_brokers(self) -> None:
+        silent = next((upstream for upstream in self._upstreams.all() if not upstream.look()), None)
+        if silent is not None:
+            self.end(f"{silent.url} is silent", error=True)
+
+    @ending
     def _vanished(self) -> None:
         self.end(f"nothing came from the client for {2 * self._limits.keep_alive_interval_s:g} s", error=True)
         self._abort()  # whatever is still to be written: nobody reads it
@@ -391,4 +399,3 @@ def _is_known(error: Exception) -> bool:
 
 
 _RELAYED_FROM_CLIENT = frozenset({BaseCommand.SEND})
-RELAYED_FROM_BROKER = frozenset(BaseCommand.Type.values()) - LOOKED_AT

@@ -7,6 +7,8 @@ from bridge.protocol import commands
 from bridge.protocol.frames import MessageFramer
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand
+from bridge.protocol.sent import Sent
+from bridge.protocol.sticky_keys import KeySharing
 from tracker import Position
 
 
@@ -46,10 +48,13 @@ class TrackedConsumer:
         name: str,
         priority_level: int,
         mark: str,
+        sharing: KeySharing | None = None,
+        ranges: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """`topic`: the full name of a topic partition; `priority_level`: 0 is served first, as in Pulsar.
 
-        `mark`: what the broker lists of this consumer and of no other.
+        `mark`: what the broker lists of this consumer and of no other. `sharing`: of keys, None on a Shared
+        subscription; `ranges`: of hashes of keys that the consumer asks for, if it does.
         """
         self.topic = topic
         self.subscription = subscription
@@ -59,11 +64,14 @@ class TrackedConsumer:
         self.passed = False
         """The broker dispatches to it: what it says goes there."""
         self.mark = mark
+        self.sharing = sharing
+        self.ranges = ranges
         self.admitted = False
         """Whether the broker lists it."""
         self.closed_by_broker = False
         """Whether the broker took it away: because it unloads the topic, or because it sets the cursor anew."""
         self._writer = writer
+        self.sent = Sent()
         self.left_history = 0
         """Once it is gone: of which history the cursor was when it was served last; 0 when nobody knows."""
         self._framer = MessageFramer(consumer_id, TopicName.parse(topic).partition)

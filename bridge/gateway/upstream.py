@@ -6,12 +6,19 @@ from typing import Protocol, cast
 import structlog
 
 from bridge.broker.connection import BrokerError, reach
+from bridge.gateway.keep_alive import ASK_AFTER, TICKS_PER_INTERVAL
 from bridge.limits import ConnectionLimits
 from bridge.net.sliced_reads import SlicedReads
+from bridge.net.trust import TrustedServers
+from bridge.protocol import commands
 from bridge.protocol.errors import ProtocolError
-from bridge.protocol.frames import Frame, FrameDecoder
+from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
 
 log = structlog.get_logger(__name__)
+
+SILENT_LOOKS = 3 * TICKS_PER_INTERVAL
+"""A broker that says nothing for so many is not there any more."""
+_PING = encode_frame(commands.ping())
 
 
 class UpstreamOwner(Protocol):
@@ -44,7 +51,7 @@ class Upstream(SlicedReads):
         self.url = url
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.decoder = FrameDecoder()
-        self._heard = asyncio.get_running_loop().time()
+        self._silent = 0  # looks since something was heard
         self._owner = owner
         self._transport: asyncio.Transport | None = None
 
@@ -57,7 +64,7 @@ class Upstream(SlicedReads):
 
     def data_received(self, data: bytes) -> None:
         """Hand the frames to the session; a broken one ends the connection."""
-        self._heard = asyncio.get_running_loop().time()
+        self._silent = 0
         try:
             frames = self.decoder.feed(data, self._owner.relayed_from_broker)
             if frames:
@@ -88,12 +95,15 @@ class Upstream(SlicedReads):
     def hold_reads(self, held: bool) -> None:
         """Let the broker wait while the client does not keep up: that is no silence of the broker."""
         super().hold_reads(held)
-        self._heard = asyncio.get_running_loop().time()
+        self._silent = 0
 
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the broker was heard, as far as it was listened to."""
-        return 0.0 if self._held else asyncio.get_running_loop().time() - self._heard
+    def look(self) -> bool:
+        """Ask a silent broker for a sign of life; whether it may still be there. Called twice in an interval."""
+        if not self._held:
+            self._silent += 1
+        if self._silent == ASK_AFTER:
+            self.write(_PING)
+        return self._silent <= SILENT_LOOKS
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes; dropped when the connection is gone, the session ends with it anyway."""
@@ -106,6 +116,6 @@ class Upstream(SlicedReads):
             self._transport.close()
 
 
-async def open_upstream(url: str, owner: UpstreamOwner, limits: ConnectionLimits) -> Upstream:
+async def open_upstream(url: str, owner: UpstreamOwner, limits: ConnectionLimits, trusted: TrustedServers) -> Upstream:
     """Connect; nothing is said yet. Raises BrokerError."""
-    return await reach(url, lambda: Upstream(url, owner, limits), limits.handshake_timeout_s)
+    return await reach(url, lambda: Upstream(url, owner, limits), limits.handshake_timeout_s, trusted)

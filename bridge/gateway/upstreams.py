@@ -8,6 +8,7 @@ from bridge.broker.connection import BrokerError
 from bridge.gateway.credentials import Challenges
 from bridge.gateway.upstream import Upstream, UpstreamOwner, open_upstream
 from bridge.limits import ConnectionLimits
+from bridge.net.trust import TrustedServers
 from bridge.protocol.frames import Frame, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 
@@ -17,8 +18,9 @@ Spawn = Callable[[Coroutine[Any, Any, Upstream]], asyncio.Task[Upstream]]
 class SessionUpstreams:
     """`open_first`, then `get` as topics need them."""
 
-    def __init__(self, owner: UpstreamOwner, spawn: Spawn, limits: ConnectionLimits) -> None:
-        """`spawn` runs work for as long as the client is there."""
+    def __init__(self, owner: UpstreamOwner, spawn: Spawn, limits: ConnectionLimits, trusted: TrustedServers) -> None:
+        """`spawn` runs work for as long as the client is there; `trusted`: what brokers with TLS are checked by."""
+        self._trusted = trusted
         self.first: Upstream | None = None
         """The one that answers what concerns no handle."""
         self.only: Upstream | None = None
@@ -79,7 +81,7 @@ class SessionUpstreams:
         return following
 
     async def _open(self, url: str) -> Upstream:
-        upstream = await open_upstream(url, self._owner, self._limits)
+        upstream = await open_upstream(url, self._owner, self._limits, self._trusted)
         assert self.connect is not None
         if self.first is None:
             self.first = upstream

@@ -16,7 +16,7 @@ async def test_a_sign_of_life_after_the_ping_is_enough() -> None:
         pings.append(1)
         watch.heard()
 
-    watch = KeepAlive(answered, lambda: gone.append(1), 0.02)
+    watch = KeepAlive(answered, lambda: gone.append(1), lambda: None, 0.02)
     watch.start()
     await wait_until_async(lambda: len(pings) > 5, "pings")
     watch.stop()
@@ -25,7 +25,7 @@ async def test_a_sign_of_life_after_the_ping_is_enough() -> None:
 
 async def test_silence_is_asked_about_once_and_then_ends() -> None:
     said: list[str] = []
-    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), 0.02)
+    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), lambda: None, 0.02)
     watch.start()
     await wait_until_async(lambda: "gone" in said, "gone")
     await asyncio.sleep(0.05)
@@ -35,7 +35,7 @@ async def test_silence_is_asked_about_once_and_then_ends() -> None:
 async def test_time_in_which_nobody_could_be_heard_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stood still for a minute finds its clients alive."""
     said: list[str] = []
-    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), 0.1)
+    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), lambda: None, 0.1)
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: real() + ahead[0])

@@ -301,3 +301,19 @@ async def test_nothing_of_a_session_waits_for_the_collector_of_cycles(scene: Sce
         await wait_until_async(lambda: [each() for each in parts] == [None] * 3, "all is gone")
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("scene", [ConnectionLimits(keep_alive_interval_s=0.1)], indirect=True, ids=[""])
+async def test_a_broker_that_falls_silent_ends_the_session_of_a_client_that_does_not_ask(scene: Scene) -> None:
+    """A consumer that waits for messages does not see that what it acks goes nowhere."""
+    asked = BaseCommand(type=BaseCommand.PING, ping={})
+    with capture_logs() as logged:
+        client, _ = await scene.client()
+        await wait_until_async(
+            lambda: scene.broker.heard.count(asked) >= 3, "a broker that is idle is asked, and answers"
+        )
+        assert scene.gateway.connections == 1
+        scene.broker.answers = dict.fromkeys(BaseCommand.Type.values(), lambda _: [])
+        await client.closed_by_peer()
+    (line,) = [each for each in logged if each["event"] == "client session ends"]
+    assert line["reason"] == f"{scene.broker.url} is silent"
