@@ -16,7 +16,8 @@ from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
 from bridge.net.certificates import CertificateError, ServerCertificate
 from bridge.net.failures import Failures
-from bridge.net.tls_listener import TlsPort
+from bridge.net.limited_log import LimitedLog
+from bridge.net.tls_listener import TlsListener, TlsPort
 from bridge.operate.action_log import ActionLog
 from bridge.protocol.service_url import TLS_SCHEME, ServiceUrls
 from bridge.topics.topics import Topics
@@ -41,6 +42,8 @@ class Bridge:
         self.port = settings.port
         self.tls_port = settings.tls_port
         self.web_port = settings.web_port
+        self.web_tls_port = settings.web_tls_port
+        self.trusted = settings.trusted_servers()
         self._stopping = False
         self.started_ms = wall_clock_ms()
         self.actions = ActionLog(settings.data_dir, limits.operators)
@@ -50,6 +53,9 @@ class Bridge:
         self._pool: BrokerPool | None = None
         self._admin: AdminClient | None = None
         self._runner: web.AppRunner | None = None
+        self.certificate: ServerCertificate | None = None
+        self._web_tls: TlsListener | None = None
+        self._web_log = LimitedLog(limits.connections)
 
     @property
     def not_ready(self) -> str | None:
@@ -95,6 +101,12 @@ class Bridge:
         return own + (0 if self.gateway is None else self.gateway.broker_connections)
 
     @property
+    def failed_handshakes(self) -> int:
+        """Connections to the ports with TLS that were closed before they had begun."""
+        listeners = [None if self.gateway is None else self.gateway.tls, self._web_tls]
+        return sum(each.failed_handshakes for each in listeners if each is not None)
+
+    @property
     def advertised_urls(self) -> ServiceUrls:
         """Where clients are told to connect."""
         settings = self.settings
@@ -110,11 +122,20 @@ class Bridge:
     @property
     def advertised_web_url(self) -> str:
         """Where other bridges send requests that are for this one."""
+        return self.settings.advertised_web_url or f"http://{self._web_host}:{self.web_port}"
+
+    @property
+    def web_urls(self) -> tuple[str | None, str | None]:
+        """Where callers reach the web server without TLS, and with it."""
+        url = self.advertised_web_url
+        tls = f"https://{self._web_host}:{self.web_tls_port}" if self.web_tls_port else None
+        return (None, url) if url.startswith("https:") else (url, tls)
+
+    @property
+    def _web_host(self) -> str:
         settings = self.settings
-        if settings.advertised_web_url:
-            return settings.advertised_web_url
         host = settings.web_host if settings.web_host in LOOPBACK else settings.advertised_address
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.web_port}"
+        return f"[{host}]" if ":" in host else host
 
     async def start(self) -> None:
         """Start everything. Raises StartError, or tracker.StoreError for the data directory.
@@ -128,8 +149,10 @@ class Bridge:
         if store.exposed is not None:
             log.warning("the data directory is not private", reason=store.exposed)
         try:
-            admin = self._admin = AdminClient(settings.broker_web_url, self.limits.connections, token)
-            pool = self._pool = BrokerPool(settings.broker_service_url, self.limits.connections, token)
+            await self._read_certificates()
+            connections = self.limits.connections
+            admin = self._admin = AdminClient(settings.broker_web_url, connections, token, self.trusted)
+            pool = self._pool = BrokerPool(settings.broker_service_url, connections, token, trusted=self.trusted)
             await self._serve(store, admin, pool)
         except BaseException:
             await self.stop()
@@ -138,33 +161,40 @@ class Bridge:
         log.info("bridge is up", web_port=self.web_port, **{name: url for name, url in told.items() if url is not None})
 
     async def _serve(self, store: Store, admin: AdminClient, pool: BrokerPool) -> None:
-        certificate = await self._certificate()
+        certificate = self.certificate
         with contextlib.ExitStack() as bound:
             # Ports are part of the advertised URLs, which the topics need: listen first, serve when they are there.
             plain, tls = None, None
             if not self.settings.tls_only:
                 plain = bound.enter_context(_bind(self.settings.host, self.settings.port))
                 self.port = plain.getsockname()[1]
-            if certificate is not None:
+            if certificate is not None and self.tls_port:
                 tls = TlsPort(bound.enter_context(_bind(self.settings.host, self.tls_port)), certificate)
             own = self.advertised_urls
             urls = own.name, lambda: self.advertised_web_url
-            self._core = Core(self.settings, self.limits, store, admin, pool, urls, Machine(), self.failures, own.tls)
+            shared = self.settings, self.limits, store, admin, pool
+            self._core = Core(*shared, urls, Machine(), self.failures, own.tls, self.trusted)
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             await self._start_web()
             bound.pop_all()
         await self._core.start(plain, tls)
 
-    async def _certificate(self) -> ServerCertificate | None:
-        files = self.settings.tls_files
+    async def _read_certificates(self) -> None:
+        settings = self.settings
+        files = settings.tls_files
         try:
-            return (
-                None
-                if files is None
-                else await asyncio.to_thread(ServerCertificate, files, self.settings.advertised_address)
-            )
+            if files is not None:
+                self.certificate = await asyncio.to_thread(ServerCertificate, files, settings.advertised_address)
+            if settings.broker_tls_trust_certs_file_path is not None:
+                await asyncio.to_thread(lambda: self.trusted.context)
         except CertificateError as error:  # they were good when the settings were read
             raise StartError(str(error)) from error
+
+    async def look_at_certificates(self) -> None:
+        """Use what has changed of certificates, the bridge's own and trusted ones, for new connections."""
+        if self.certificate is not None:
+            await asyncio.to_thread(self.certificate.look)
+        await asyncio.to_thread(self.trusted.look)
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then everything closed."""
@@ -175,6 +205,9 @@ class Bridge:
             await self._pool.close()
         if self._admin is not None:
             await self._admin.close()
+        if self._web_tls is not None:
+            await self._web_tls.stop()
+            self._web_log.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._store is not None:
@@ -189,6 +222,23 @@ class Bridge:
         listening = _bind(self.settings.web_host, self.settings.web_port)
         self.web_port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening).start()
+        if self.certificate is not None and self.web_tls_port:
+            self._start_web_tls(self._runner.server, self.certificate)
+
+    def _start_web_tls(self, server: web.Server | None, certificate: ServerCertificate) -> None:
+        assert server is not None
+        settings, limits = self.settings, self.limits.connections
+        bound = _bind(settings.web_host, settings.web_tls_port)
+        # Two listeners show one certificate: one of them looks after it.
+        port = TlsPort(bound, certificate, watched=not settings.tls_port)
+        self._web_tls = TlsListener(port, server, self._web_has_room, self.failures, self._web_log, limits)
+        self._web_tls.start()
+
+    def _web_has_room(self) -> bool:
+        assert self._web_tls is not None
+        server = None if self._runner is None else self._runner.server
+        open_now = 0 if server is None else len(server.connections)
+        return open_now + self._web_tls.handshakes < self.settings.max_client_connections
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bridge.net.certificates import CertificateError, TlsFiles, server_context
+from bridge.net.trust import TrustedServers
 from bridge.notation.quantities import parse_duration_ms, parse_size
 from bridge.protocol.service_url import parse_service_url
 
@@ -39,7 +40,7 @@ _OF_TLS = (
     "tls_trust_certs_file_path",
     "tls_require_trusted_client_cert_on_connect",
 )
-"""Settings that are of no use without `tls_port`."""
+"""Settings that are of no use without `tls_port` or `web_tls_port`."""
 
 
 def default_advertised_address(host: str) -> str:
@@ -80,6 +81,14 @@ class Settings(BaseSettings):
     broker_token: SecretStr | None = Field(
         default=None, description="token of the bridge's own connections; clients bring their own"
     )
+    broker_tls_trust_certs_file_path: Path | None = Field(
+        default=None,
+        description="PEM file: authorities of the certificates of brokers, and of other bridges' web ports; by default "
+        "the system's",
+    )
+    broker_tls_hostname_verification: bool = Field(
+        default=True, description="refuse a broker whose certificate is for another host than the one connected to"
+    )
     data_dir: Path = Field(default=DATA_HOME / "bridge", description="where the index is stored")
     host: str = Field(default="0.0.0.0", description="the address the bridge listens on for clients")
     port: int = Field(default=6650, ge=0, le=65535, description="the port clients connect to; 0 chooses a free one")
@@ -106,6 +115,12 @@ class Settings(BaseSettings):
     )
     web_host: str = Field(default="127.0.0.1", description="the address of REST and health")
     web_port: int = Field(default=8081, ge=0, le=65535, description="the port of REST and health; 0 chooses a free one")
+    web_tls_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="the same port by https, with the certificate of tls_certificate_file_path; 0: there is none",
+    )
     advertised_web_url: str = Field(
         default="",
         description="where other bridges send callers to whose topic this one owns; by default http, "
@@ -130,6 +145,12 @@ class Settings(BaseSettings):
     )
     web_read_token: SecretStr | None = Field(
         default=None, description="with access token: it may see; at least 16 characters"
+    )
+    front_door: Literal["off", "clients", "all"] = Field(
+        default="clients",
+        description="what of the broker's HTTP interface is answered at web_port, with the caller's own rights at the "
+        "broker: off (nothing), clients (lookups and what else clients with an http service URL ask), "
+        "or all (the admin interface, as pulsar-admin uses it)",
     )
     partition_width_ms: DurationMs = Field(
         default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
@@ -213,15 +234,21 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
-        if not self.tls_port:
+        if not self.tls_port and not self.web_tls_port:
             for name in _OF_TLS:
                 if getattr(self, name) not in (None, False):
                     raise ValueError(f"{name} is set, and tls_port is not: set both, or none")
             return self
+        ports = {"tls_port": self.tls_port, "web_tls_port": self.web_tls_port}
         for name in ("tls_certificate_file_path", "tls_key_file_path"):
             if getattr(self, name) is None:
-                raise ValueError(f"tls_port {self.tls_port}: {name} has to be set")
-        if self.tls_port == self.port and not self.tls_only:
+                of = next(f"{port} {number}" for port, number in ports.items() if number)
+                raise ValueError(f"{of}: {name} has to be set")
+        if self.tls_only and not self.tls_port:
+            raise ValueError("tls_only is set, and tls_port is not: set both, or none")
+        if self.web_tls_port and self.web_tls_port == self.web_port:
+            raise ValueError(f"web_tls_port {self.web_tls_port}: has to be another than web_port")
+        if self.tls_port and self.tls_port == self.port and not self.tls_only:
             raise ValueError(f"tls_port {self.tls_port}: has to be another than port, unless tls_only is set")
         if self.tls_require_trusted_client_cert_on_connect and self.tls_trust_certs_file_path is None:
             raise ValueError("tls_require_trusted_client_cert_on_connect: tls_trust_certs_file_path has to be set")
@@ -232,15 +259,25 @@ class Settings(BaseSettings):
         try:
             if self.tls_files is not None:
                 server_context(self.tls_files)
+            if self.broker_tls_trust_certs_file_path is not None:
+                _ = self.trusted_servers().context
         except CertificateError as error:
             raise ValueError(str(error)) from None
         return self
 
+    def trusted_servers(self) -> TrustedServers:
+        """What the certificates of brokers are checked against."""
+        return TrustedServers(
+            self.broker_tls_trust_certs_file_path,
+            check_host_name=self.broker_tls_hostname_verification,
+            setting="broker_tls_trust_certs_file_path",
+        )
+
     @property
     def tls_files(self) -> TlsFiles | None:
-        """What is shown at the TLS port; None where there is none."""
+        """What is shown at the TLS ports; None where there are none."""
         certificate, key = self.tls_certificate_file_path, self.tls_key_file_path
-        if not self.tls_port or certificate is None or key is None:
+        if not (self.tls_port or self.web_tls_port) or certificate is None or key is None:
             return None
         return TlsFiles(
             certificate,

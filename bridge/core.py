@@ -16,6 +16,7 @@ from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.net.tls_listener import TlsPort
+from bridge.net.trust import TrustedServers
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
@@ -44,10 +45,11 @@ class Core:
         machine: Machine,
         failures: Failures | None = None,
         tls_url: str | None = None,
+        trusted: TrustedServers | None = None,
     ) -> None:
         """`urls`: where clients are told to connect, and where others find REST, known once it listens.
 
-        `tls_url`: where clients are told to connect that came by TLS.
+        `tls_url`: where clients are told to connect that came by TLS; `trusted`: what brokers with it are checked by.
         """
         self.failures = Failures() if failures is None else failures
         self.readiness = Readiness(self.failures, limits.connections)
@@ -81,6 +83,7 @@ class Core:
             settings.max_client_connections,
             limits.connections,
             machine.randbits,
+            trusted,
         )
         self._watch: asyncio.Task[None] | None = None
 
@@ -107,7 +110,7 @@ def _peers(settings: Settings) -> Peers:
 
 
 def _spark_settings(settings: Settings) -> SparkSettings:
-    token = settings.broker_token
+    token, trusted = settings.broker_token, settings.broker_tls_trust_certs_file_path
     return SparkSettings(
         settings.rebuild_from_entries,
         settings.data_dir / "rebuilds",
@@ -117,4 +120,6 @@ def _spark_settings(settings: Settings) -> SparkSettings:
         settings.broker_web_url,
         None if token is None else token.get_secret_value(),
         settings.spark_output or None,
+        None if trusted is None else str(trusted),
+        settings.broker_tls_hostname_verification,
     )

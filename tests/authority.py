@@ -34,7 +34,9 @@ class Authority:
         self._made = 0
         self.name = name
         self.certificate, self._key = folder / f"{name}.pem", folder / f"{name}-key.pem"
-        _openssl("req", "-x509", *_CURVE, "-keyout", self._key, "-out", self.certificate, "-subj", f"/CN={name}")
+        may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # which Python 3.13 insists on
+        named = ("-subj", f"/CN={name}")
+        _openssl("req", "-x509", *_CURVE, *named, *may_sign, "-keyout", self._key, "-out", self.certificate)
 
     def issue(self, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2) -> Pair:
         """A certificate for `names`, good for so many days."""

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from bridge.cli.common import CommandFailed, count_option, duration_option, plain_table, print_table
 from bridge.embedded import EmbeddedPulsar
-from bridge.embedded.distribution import VERSION
+from bridge.embedded.distribution import version_to_run
 from bridge.extras import need
 from bridge.showcase.demo import DemoError, Tally, running_bridge
 
@@ -44,7 +44,7 @@ def demo(
     console = Console(stderr=True, highlight=False)
     broker = EmbeddedPulsar()
     try:
-        with _step(console, f"Pulsar {VERSION}"):
+        with _step(console, f"Pulsar {version_to_run()}"):
             broker.start()
         with tempfile.TemporaryDirectory(prefix="delay-bridge-demo-") as folder, _bridge(console, broker) as url:
             console.print(f"publishing {messages:,} messages, each delayed by {min_delay:,} to {max_delay:,} ms")

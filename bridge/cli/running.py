@@ -52,6 +52,9 @@ async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> No
         beside.spawn(collect_when_quiet(bridge.delivered, bridge.limits.memory))
         if on_up is not None:
             on_up(bridge)
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, lambda: beside.spawn(bridge.look_at_certificates())
+        )
         await waiting
         await beside.end()
         await bridge.stop()

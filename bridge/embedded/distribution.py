@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -26,6 +27,7 @@ _ARCHIVE_BYTES = 245_494_718
 _NEEDED_BYTES = 600_000_000
 _FOLDER = f"apache-pulsar-{VERSION}"
 _MARKER = ".delay-bridge-complete.json"
+_BROKER_JAR = re.compile(r"(?:^|[.-])pulsar-broker-(\d[\w.]*(?:-\w+)*)\.jar$")
 _REQUIRED = ("bin/pulsar", "conf/standalone.conf")
 _LOCK_SECONDS = 1800.0
 _BROKEN_ARCHIVE = (tarfile.TarError, EOFError, zlib.error, OSError)
@@ -55,6 +57,15 @@ def ensure_distribution(cache_dir: Path | None = None, home: Path | None = None,
     except OSError as error:
         raise DistributionError(f"cannot use the cache directory {cache}: {error}") from error
     return target
+
+
+def version_to_run(home: Path | None = None) -> str:
+    """The version of what `ensure_distribution` gives or would fetch, as "4.0.8"; "unknown" if a home does not tell."""
+    given = home or _from_environment(HOME_VARIABLE)
+    if given is None:
+        return VERSION
+    found = (_BROKER_JAR.search(jar.name) for jar in sorted((given / "lib").glob("*pulsar-broker-*.jar")))
+    return next((match[1] for match in found if match), "unknown")
 
 
 def is_complete(folder: Path) -> bool:

@@ -44,8 +44,8 @@ class TlsFiles(NamedTuple):
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """The context of connections that begin from now on. Reads files. Raises CertificateError."""
-    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "tls_certificate_file_path", files.certificate)  # is it one?
-    _read("tls_key_file_path", files.key)
+    trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "tls_certificate_file_path", files.certificate)  # is it one?
+    read_file("tls_key_file_path", files.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = files.min_version
     # Without it a client has the server calculate as often as it likes on one connection.
@@ -61,7 +61,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         why = "holds no private key in PEM" if fits else f"does not fit the certificate in {str(files.certificate)!r}"
         raise CertificateError(f"tls_key_file_path {str(files.key)!r}: {why}") from error
     if files.trust_certs is not None:
-        _trust(context, "tls_trust_certs_file_path", files.trust_certs)
+        trust(context, "tls_trust_certs_file_path", files.trust_certs)
         context.verify_mode = ssl.CERT_REQUIRED if files.require_client_cert else ssl.CERT_OPTIONAL
     return context
 
@@ -111,7 +111,7 @@ class ServerCertificate:
 
 def expiry_s(certificate: Path) -> float:
     """When the first certificate of a file ends, in epoch seconds. Reads it. Raises CertificateError."""
-    found = _ONE_CERTIFICATE.search(_read("tls_certificate_file_path", certificate))
+    found = _ONE_CERTIFICATE.search(read_file("tls_certificate_file_path", certificate))
     try:
         return _not_after(ssl.PEM_cert_to_DER_cert("" if found is None else found[0])).timestamp()
     except (ValueError, IndexError, StopIteration) as error:
@@ -122,7 +122,7 @@ def is_for(server: ssl.SSLContext, certificate: Path, host: str) -> bool:
     """Whether a client that trusts the certificate takes it for the host's: tried, without a connection. Reads it."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is trusted, whoever signed it
-    _trust(client, "tls_certificate_file_path", certificate)
+    trust(client, "tls_certificate_file_path", certificate)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(back, there, server_hostname=host)
     answering = server.wrap_bio(there, back, server_side=True)
@@ -135,15 +135,17 @@ def is_for(server: ssl.SSLContext, certificate: Path, host: str) -> bool:
     return True
 
 
-def _trust(context: ssl.SSLContext, setting: str, file: Path) -> None:
-    _read(setting, file)
+def trust(context: ssl.SSLContext, setting: str, file: Path) -> None:
+    """Take the certificates of a PEM file for authorities. Raises CertificateError naming the setting."""
+    read_file(setting, file)
     try:
         context.load_verify_locations(file)
     except OSError as error:  # those of TLS are such, too
         raise CertificateError(f"{setting} {str(file)!r}: holds no certificate in PEM") from error
 
 
-def _read(setting: str, file: Path) -> str:
+def read_file(setting: str, file: Path) -> str:
+    """Its text. Raises CertificateError naming the setting."""
     try:
         return file.read_text(errors="replace")
     except OSError as error:
@@ -151,16 +153,16 @@ def _read(setting: str, file: Path) -> str:
 
 
 def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """What tells one state of the files from another; a link that leads elsewhere now is another state."""
-    found: list[tuple[int, int, int] | None] = []
-    for file in (files.certificate, files.key, files.trust_certs):
-        stamp = None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                stat = file.stat()
-                stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
-        found.append(stamp)
-    return found
+    return [stamp_of(file) for file in (files.certificate, files.key, files.trust_certs)]
+
+
+def stamp_of(file: Path | None) -> tuple[int, int, int] | None:
+    """What tells one state of a file from another; a link that leads elsewhere now is another state."""
+    if file is not None:
+        with contextlib.suppress(OSError):
+            stat = file.stat()
+            return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return None
 
 
 def _not_after(certificate: bytes) -> datetime:

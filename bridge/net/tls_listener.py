@@ -24,6 +24,8 @@ class TlsPort(NamedTuple):
 
     bound: socket.socket
     certificate: ServerCertificate
+    watched: bool = True
+    """Whether the listener looks after the certificate; another one may do that for both."""
 
 
 class TlsListener:
@@ -43,6 +45,7 @@ class TlsListener:
         self.failed_handshakes = 0
         """Connections that were closed before they had begun: refused, given up, or too slow."""
         self._listening = port.bound
+        self._watched = port.watched
         self._make = make
         self._has_room = has_room
         self._limits = limits
@@ -59,7 +62,8 @@ class TlsListener:
         """Listen, and look after the certificate."""
         self._listening.listen(_BACKLOG)
         self._work.spawn(self._accept())
-        self._work.spawn(self.certificate.watch(self._limits.certificate_check_s))
+        if self._watched:
+            self._work.spawn(self.certificate.watch(self._limits.certificate_check_s))
 
     async def stop(self) -> None:
         """Take no more, and leave the handshakes under way."""

@@ -88,7 +88,7 @@ class Outlook:
             )
         self._policies = replace(
             self._policies,
-            delays=await admin.delays(self._topic),
+            delays=await admin.delays(self._topic, self._policies.delays),
             backlog_bytes=stats.backlog_bytes,
             pinned_bytes=stats.backlog_by_subscription,
             unbridged={name: self._unbridged(name, stats.consumers.get(name, [])) for name in self._subscriptions},

@@ -10,6 +10,7 @@ from bridge.limits import OperatorLimits
 LATE_SHARE = 0.01
 _WHY = {
     Cause.permits: "for want of permits",
+    Cause.rate: "because a dispatch rate of the broker's policies was used up",
     Cause.harvest: "because they were read too late",
     Cause.rebuild: "because the index was being read again",
     Cause.bridge: "because of the bridge itself",

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from bridge.web.access.control import ACCESS, AccessControl, access_context, check_access
 from bridge.web.access.guards import add_headers, refuse_other_sites, tell_failures
+from bridge.web.front_door.routes import open_front_door
 from bridge.web.metrics.exposition import CONTENT_TYPE
 from bridge.web.metrics.scrape import exposition
 from bridge.web.pages import login_routes, static_files
@@ -35,13 +36,14 @@ def build_web_app(bridge: Served) -> web.Application:
     """Routes over the running bridge; everything is read from its state when asked."""
     app = web.Application(middlewares=[tell_failures, refuse_other_sites, check_access])
     app[BRIDGE] = bridge
-    app[ACCESS] = AccessControl(bridge.settings, bridge.limits.web)
+    app[ACCESS] = AccessControl(bridge.settings, bridge.limits.web, bridge.trusted)
     app[ACTIONS] = bridge.actions
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_prepare_pages)
     app.cleanup_ctx.append(access_context)
     for table in TABLES:
         app.add_routes(table)
+    open_front_door(app)
     return app
 
 

@@ -56,6 +56,7 @@ def topic(index: TopicIndex | None, **changes: Any) -> Any:
     stats = SubscriptionStats()
     stats.first_delivery([NOW - 5, NOW - 500], NOW)
     subscription = SimpleNamespace(
+        sharing=None,
         stats=stats,
         dispatcher=SimpleNamespace(unacked={(1, 0): None}, consumers=[state]),
         dispatching=True,
@@ -106,6 +107,7 @@ async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
         not_ready="no broker",
         topics=None,
         gateway=None,
+        certificate=None,
         started_ms=NOW,
         clock_offset_s=-2.5,
         exposed=None,

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bridge.embedded.ports import free_ports
+from tests.authority import Authority
 from tests.helpers import wait_until
 from tracker import Store
 
@@ -94,6 +96,39 @@ def test_without_a_broker_it_waits_says_so_and_stops_cleanly(
     assert said.rstrip().endswith("bridge is down [bridge.app]")
     # The data directory is free again.
     Store.open(tmp_path / "data").close()
+
+
+def test_certificates_are_read_again_when_asked(processes: list[Serving], tmp_path: Path) -> None:
+    """By SIGHUP, long before they would be looked at anyway; a pair that does not fit leaves the former one."""
+    authority = Authority(tmp_path)
+    pair, [tls_port] = authority.issue(), free_ports(1)
+    options = {"tls_certificate_file_path": str(pair.certificate), "tls_key_file_path": str(pair.key)}
+    serving = started(processes, tmp_path, **options, config=str(_file(tmp_path, f"web_tls_port = {tls_port}")))
+    serving.await_up()
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+
+    def shown() -> bool:
+        url = f"https://localhost:{tls_port}/healthz"
+        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+            assert answer.status == 200
+        certificate = ssl.get_server_certificate(("127.0.0.1", tls_port))
+        return certificate == pair.certificate.read_text()
+
+    assert shown()
+    pair.replace_by(authority.issue())
+    assert not shown()
+    serving.process.send_signal(signal.SIGHUP)
+    wait_until(shown, "the new certificate is shown")
+    pair.key.write_text("none")
+    serving.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "cannot be used, the former ones stay" in serving.log.read_text(), "it is told")
+    assert shown()
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "settings.toml"
+    file.write_text(text)
+    return file
 
 
 def test_logs_as_json(processes: list[Serving], tmp_path: Path) -> None:

@@ -244,6 +244,16 @@ def test_tls_settings_from_a_file(tmp_path: Path, authority: Authority, pair: Pa
         ({"tls_certificate_file_path": None}, "tls_port 6651: tls_certificate_file_path has to be set"),
         ({"tls_key_file_path": None}, "tls_port 6651: tls_key_file_path has to be set"),
         ({"tls_port": 0}, "tls_certificate_file_path is set, and tls_port is not: set both, or none"),
+        ({"tls_port": 0, "web_tls_port": 8081}, "web_tls_port 8081: has to be another than web_port"),
+        (
+            {"tls_port": 0, "web_tls_port": 8443, "tls_key_file_path": None},
+            "web_tls_port 8443: tls_key_file_path has to be set",
+        ),
+        ({"tls_port": 0, "web_tls_port": 8443, "tls_only": True}, "tls_only is set, and tls_port is not: .*"),
+        (
+            {"broker_tls_trust_certs_file_path": "gone"},
+            "broker_tls_trust_certs_file_path 'gone': cannot be read: No such file or directory",
+        ),
         ({"tls_port": 6650}, "tls_port 6650: has to be another than port, unless tls_only is set"),
         ({"tls_require_trusted_client_cert_on_connect": True}, ".*: tls_trust_certs_file_path has to be set"),
         ({"tls_key_file_path": "gone"}, "tls_key_file_path 'gone': cannot be read: No such file or directory"),
@@ -267,6 +277,31 @@ def test_tls_settings_that_do_not_go_together(pair: Pair, changed: dict[str, Any
 def test_a_switch_of_tls_without_a_port(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is set, and tls_port is not"):
         load_settings(**(BROKER | {name: True}))
+
+
+def test_https_alone(pair: Pair) -> None:
+    settings = Settings(**BROKER, **(pair.settings(0) | {"web_tls_port": 8443}))
+    assert settings.tls_files == TlsFiles(*pair)
+    bridge = Bridge(settings, Limits())
+    assert bridge.advertised_urls.tls is None
+    assert bridge.web_urls == ("http://127.0.0.1:8081", "https://127.0.0.1:8443")
+
+
+def test_an_https_url_for_a_proxy_in_front() -> None:
+    bridge = Bridge(Settings(**BROKER, advertised_web_url="https://b/"), Limits())
+    assert bridge.web_urls == (None, "https://b")
+
+
+def test_what_brokers_are_checked_against(authority: Authority) -> None:
+    context = Settings(**BROKER).trusted_servers().context
+    assert context.check_hostname
+    settings = Settings(
+        **BROKER, broker_tls_trust_certs_file_path=authority.certificate, broker_tls_hostname_verification=False
+    )
+    context = settings.trusted_servers().context
+    assert not context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert len(context.get_ca_certs()) == 1
 
 
 def test_the_plain_port_is_not_in_the_way_when_it_is_not_opened(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bridge.embedded import DistributionError, ensure_distribution
-from bridge.embedded.distribution import is_complete, unpack
+from bridge.embedded.distribution import HOME_VARIABLE, VERSION, is_complete, unpack, version_to_run
 from bridge.embedded.ivy import download
 from bridge.embedded.java import Java
 
@@ -161,3 +161,16 @@ def test_unusable_cache_directory_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DistributionError, match="cannot use the cache directory"):
         ensure_distribution(tmp_path / "file", progress=False)
+
+
+def test_the_version_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HOME_VARIABLE, raising=False)
+    assert version_to_run() == VERSION
+    (tmp_path / "lib").mkdir()
+    assert version_to_run(tmp_path) == "unknown"
+    for name in ("pulsar-broker-common-4.2.4.jar", "org.apache.pulsar-pulsar-broker-auth-sasl-4.2.4.jar"):
+        (tmp_path / "lib" / name).touch()
+    assert version_to_run(tmp_path) == "unknown"
+    (tmp_path / "lib" / "org.apache.pulsar-pulsar-broker-4.2.4.jar").touch()
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    assert version_to_run() == "4.2.4"

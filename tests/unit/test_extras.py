@@ -42,8 +42,8 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def job(tmp_path: Path) -> Iterator[SparkJob]:
     """One for which ten entries are many."""
     spark_job._can_run.cache_clear()
-    urls = {"service_url": "pulsar://localhost:1", "web_url": "http://localhost:1"}
-    yield SparkJob("audit", "persistent://a/b/c", SparkSettings(10, tmp_path, "local[1]", (), **urls, token=None), 1)
+    urls = "pulsar://localhost:1", "http://localhost:1"
+    yield SparkJob("audit", "persistent://a/b/c", SparkSettings(10, tmp_path, "local[1]", (), *urls, None), 1)
     spark_job._can_run.cache_clear()
 
 

@@ -1,6 +1,7 @@
 """Redirects that are followed with all that was sent."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -35,7 +36,7 @@ async def server(seen: Seen) -> AsyncIterator[TestServer]:
         yield started
 
 
-async def ask(server: TestServer, path: str, method: str = "GET", **options: object) -> int:
+async def ask(server: TestServer, path: str, method: str = "GET", **options: Any) -> int:
     url = URL(str(server.make_url("")).rstrip("/") + path, encoded=True)
     async with (
         aiohttp.ClientSession(headers={"Authorization": "Bearer t"}) as session,

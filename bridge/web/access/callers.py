@@ -95,9 +95,16 @@ class TokenRules:
 
     async def identify(self, token: str | None) -> Caller | None:
         """Compare with both, in a time that does not depend on them."""
-        given = secret_hash(token or "")
-        found = [caller for known, caller in self._known if hmac.compare_digest(known, given)]
+        found = self._callers(token or "")
         return found[0] if found and token else None
+
+    def holds(self, token: str) -> bool:
+        """Whether it is one of them."""
+        return bool(self._callers(token))
+
+    def _callers(self, token: str) -> list[Caller]:
+        given = secret_hash(token)
+        return [caller for known, caller in self._known if hmac.compare_digest(known, given)]
 
     def remembers_seeing(self, caller: Caller, topic: str) -> bool | None:
         """Return True: both may."""

@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from bridge.config import Settings
 from bridge.limits import WebLimits
 from bridge.net.tasks import all_of
+from bridge.net.trust import TrustedServers
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.callers import Caller, PulsarRules, Rules, TokenRules, Unrestricted
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 ALWAYS_OPEN = ("/healthz", "/readyz", "/status.html", "/login", "/logout", "/favicon.ico")
 """Probes ask without a token, and whoever has to log in needs the page for it; nothing here tells of topics."""
+RELAYED = ("/admin/{relayed}", "/lookup/{relayed}")
+"""Who may do what there is asked of the broker, with the caller's own credentials: see `bridge.web.front_door`."""
 STATIC = "/static"
 METRICS = "/metrics"
 REST = "/admin/"
@@ -50,12 +53,12 @@ class Permission(StrEnum):
 class AccessControl:
     """The rules of one bridge, and the browsers that are logged in."""
 
-    def __init__(self, settings: Settings, limits: WebLimits) -> None:
-        """Nothing is asked yet."""
+    def __init__(self, settings: Settings, limits: WebLimits, trusted: TrustedServers | None = None) -> None:
+        """Nothing is asked yet. `trusted`: what brokers with TLS are checked by."""
         self.mode = settings.access
         self.sessions = Sessions(time.monotonic, limits)
-        self._permissions = PulsarPermissions(settings.broker_web_url, time.monotonic, limits)
-        tokens = TokenRules(_secret(settings.web_token), _secret(settings.web_read_token))
+        self._permissions = PulsarPermissions(settings.broker_web_url, time.monotonic, limits, trusted)
+        tokens = self._tokens = TokenRules(_secret(settings.web_token), _secret(settings.web_read_token))
         self._rules: Rules = Unrestricted()
         if self.mode == "token":
             self._rules = tokens
@@ -77,6 +80,10 @@ class AccessControl:
             return await rules.identify(token)
         except BrokerSilent as error:
             raise refused(web.HTTPServiceUnavailable, str(error)) from None
+
+    def is_own(self, authorization: str) -> bool:
+        """Whether a header brings a token of the bridge's own, which is nobody else's business."""
+        return self._tokens.holds(authorization.partition(" ")[2].strip())
 
     async def may(self, caller: Caller, permission: Permission, topic: TopicName | None) -> bool:
         """Whether a caller may; without a topic: see what is there at all, or steer anything.
@@ -114,7 +121,7 @@ async def access_context(app: web.Application) -> AsyncIterator[None]:
 async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let in who may do what a request wants: 401 for who is not known, 403 for who may not."""
     path = _route(request)
-    if path in ALWAYS_OPEN or path == STATIC or path.startswith(f"{STATIC}/"):
+    if path in ALWAYS_OPEN or path in RELAYED or path == STATIC or path.startswith(f"{STATIC}/"):
         return await handler(request)
     access = request.app[ACCESS]
     caller = await access.identify(access.token_of(request), path)

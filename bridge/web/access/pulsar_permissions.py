@@ -17,7 +17,9 @@ from yarl import URL
 
 from bridge.broker.connection import describe
 from bridge.limits import WebLimits
-from bridge.net.redirects import RedirectedTooOften, request_with_redirects
+from bridge.net.certificates import CertificateError
+from bridge.net.redirects import RedirectedTooOften, RedirectError, request_with_redirects
+from bridge.net.trust import TrustedServers
 from bridge.protocol.names import TopicName
 from bridge.web.access.secret_hash import secret_hash
 
@@ -32,8 +34,14 @@ class BrokerSilent(Exception):
 class PulsarPermissions:
     """Answers are kept for a while, under a hash of the token and the question."""
 
-    def __init__(self, web_url: str, clock: Callable[[], float], limits: WebLimits) -> None:
-        """`clock` counts seconds. Nothing is opened before the first question."""
+    def __init__(
+        self, web_url: str, clock: Callable[[], float], limits: WebLimits, trusted: TrustedServers | None = None
+    ) -> None:
+        """`clock` counts seconds; `trusted`: what brokers with TLS are checked by.
+
+        Nothing is opened before the first question.
+        """
+        self._trusted = TrustedServers() if trusted is None else trusted
         self._web_url = web_url.rstrip("/")
         self._clock = clock
         self._limits = limits
@@ -113,11 +121,12 @@ class PulsarPermissions:
         url = URL(f"{self._web_url}/admin/v2/{path}", encoded=True)
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            async with request_with_redirects(self._session, "GET", url, headers=headers) as answer:
+            asking = request_with_redirects(self._session, "GET", url, trusted=self._trusted, headers=headers)
+            async with asking as answer:
                 status = answer.status
         except RedirectedTooOften:
             raise BrokerSilent("the broker redirects without end") from None
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, CertificateError, RedirectError, TimeoutError, ValueError) as error:
             # Without the library's words for what is wrong with a header: they hold the header.
             reason = type(error).__name__ if isinstance(error, ValueError) else describe(error)
             raise BrokerSilent(f"cannot ask the broker whether this is allowed: {reason}") from None

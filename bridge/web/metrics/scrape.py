@@ -116,9 +116,9 @@ async def exposition(bridge: Served, cluster: str) -> bytes:
 async def _bridge_samples(told: Exposition, bridge: Served, cluster: str) -> None:
     labels = labels_text({"cluster": cluster})
     told.add("client_connections", labels, 0 if bridge.gateway is None else bridge.gateway.connections)
-    if bridge.gateway is not None and (tls := bridge.gateway.tls) is not None:
-        told.add("tls_handshake_failures_total", labels, tls.failed_handshakes)
-        told.add("tls_certificate_expires_seconds", labels, tls.certificate.expires_s)
+    if bridge.certificate is not None:
+        told.add("tls_handshake_failures_total", labels, bridge.failed_handshakes)
+        told.add("tls_certificate_expires_seconds", labels, bridge.certificate.expires_s)
     told.add("broker_connections", labels, bridge.broker_connections)
     if bridge.clock_offset_s is not None:
         told.add("clock_offset_seconds", labels, bridge.clock_offset_s)

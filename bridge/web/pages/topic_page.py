@@ -13,6 +13,7 @@ from bridge.web.request.parameters import ROOT
 
 CAUSES: Final = (
     ("permits", "Permits", "no consumer had permits for it"),
+    ("rate", "Rate", "a dispatch rate of the broker's policies was used up"),
     ("harvest", "Harvest", "it was published, or read by the bridge, after it was due"),
     ("rebuild", "Rebuild", "the index was being read again"),
     ("bridge", "Bridge", "the bridge itself took longer"),

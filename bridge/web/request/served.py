@@ -9,7 +9,9 @@ from aiohttp import web
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits, OperatorLimits
+from bridge.net.certificates import ServerCertificate
 from bridge.net.failures import Failures
+from bridge.net.trust import TrustedServers
 from bridge.operate.action_log import ActionLog
 from bridge.topics.topics import Topics
 
@@ -28,6 +30,26 @@ class Served(Protocol):
     @property
     def web_port(self) -> int:
         """Where this web server listens."""
+
+    @property
+    def advertised_url(self) -> str:
+        """What other bridges know this one by."""
+
+    @property
+    def web_urls(self) -> tuple[str | None, str | None]:
+        """Where callers reach this web server without TLS, and with it."""
+
+    @property
+    def certificate(self) -> ServerCertificate | None:
+        """What is shown at the ports with TLS; None where there are none."""
+
+    @property
+    def failed_handshakes(self) -> int:
+        """Connections to these ports that were closed before they had begun."""
+
+    @property
+    def trusted(self) -> TrustedServers:
+        """What brokers and other bridges with TLS are checked by."""
 
     @property
     def started_ms(self) -> int:

@@ -55,8 +55,8 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
     sums = _Sums()
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
     warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
-    if bridge.gateway is not None and bridge.gateway.tls is not None:
-        warnings += [each.answer() for each in certificate_warnings(bridge.gateway.tls.certificate, now_ms)]
+    if bridge.certificate is not None:
+        warnings += [each.answer() for each in certificate_warnings(bridge.certificate, now_ms)]
     for number, topic in enumerate(topics, 1):
         sums.add(topic)
         _add_due(topic, due, now_ms)

@@ -124,7 +124,7 @@ def _subscription(
     stats = SubscriptionStats() if subscription is None else subscription.stats
     dispatcher = None if subscription is None else subscription.dispatcher
     return {
-        "type": "Shared",
+        "type": "Shared" if subscription is None or subscription.sharing is None else "Key_Shared",
         "dispatching": subscription is not None and subscription.dispatching,
         "pending": None if view is None or index is None else index.counts.pending(view),
         "pendingSettled": view is not None and view.counter.settled,
