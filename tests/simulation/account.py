@@ -35,6 +35,8 @@ class Message:
     nacked: list[float] = field(default_factory=list)
     forgotten_at: float = -math.inf
     """When the broker lost an ack of it."""
+    remembered_at: float = -math.inf
+    """When an ack of it that a seek had taken back counted at the broker again."""
     expired_at: float | None = None
     """When the broker moved the cursor past it."""
     life: int = 0
@@ -137,6 +139,12 @@ class Account:
             if place in self._by_place:
                 self._by_place[place].forgotten_at = self._now_s()
 
+    def remembered(self, subscription: str, places: list[Place]) -> None:
+        """The broker was killed before it stored that a seek takes these acks back: it will not deliver them."""
+        for place in places if subscription == "s" else ():
+            if place in self._by_place:
+                self._by_place[place].remembered_at = self._now_s()
+
     def owner_changed(self) -> None:
         """Another bridge, or one that may not know what was acked here, is to dispatch from now on."""
         self._owner_changed_at = self._now_s()
@@ -201,5 +209,6 @@ class Account:
             and each.stored_at is not None
             and self._is_stored(each.place)
             and not (each.acked and each.acked[-1] >= began)
+            and each.remembered_at < began
             and not (each.expired_at is not None and each.expired_at >= began)
         ]

@@ -52,10 +52,12 @@ class SimulatedAdmin(AdminClient):
 
     def _answer(self, method: str, path: str) -> str:
         if path == "/admin/v2/brokers/version":
-            return "4.0.8"
+            return self._cluster.version
         parts = path.partition("?")[0].split("/")
         if parts[3] == "namespaces":
             return ""
+        if parts[3] == "transactions":
+            return json.dumps({"state": "None", "ongoingTxnSize": 0})
         topic = "persistent://" + "/".join(unquote(part) for part in parts[4:7])
         what = parts[7]
         known = self._cluster.topics.get(topic)

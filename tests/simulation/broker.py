@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import Frame, FrameDecoder, MessageFramer, encode_frame
 from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
@@ -95,6 +96,8 @@ class Broker(asyncio.Protocol):
         """Who is at the other end."""
         self._cluster = cluster
         self._node = node
+        self._may_have: set[str] | None = None
+        """The only topics that the client is allowed."""
         self._producers: dict[int, str] = {}
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -114,10 +117,15 @@ class Broker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle commands in order."""
         self._heard = asyncio.get_running_loop().time()
-        for frame in self._decoder.feed(data):
-            if self._transport is None:
-                return
-            self._handle(frame)
+        try:
+            for frame in self._decoder.feed(data):
+                if self._transport is None:
+                    return
+                self._handle(frame)
+        except (ProtocolError, LookupError):
+            if self._may_have is None:
+                raise
+            cast(asyncio.Transport, self._transport).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All that the client had is gone."""
@@ -180,7 +188,10 @@ class Broker(asyncio.Protocol):
     def _handle(self, frame: Frame) -> None:
         command = frame.command()
         handler = _HANDLERS.get(command.type)
-        assert handler is not None, f"the simulated broker does not know commands of type {command.type}"
+        if handler is None:
+            assert self._may_have is not None, f"the simulated broker does not know commands of type {command.type}"
+            cast(asyncio.Transport, self._transport).abort()
+            return
         name, work = handler
         body = getattr(command, name)
         try:
@@ -188,7 +199,12 @@ class Broker(asyncio.Protocol):
         except Refused as refused:
             self._refuse(body.request_id, refused)
 
+    def _require_allowed(self, topic: str) -> None:
+        if self._may_have is not None and topic not in self._may_have:
+            raise Refused(ServerError.AuthorizationError, f"Client is not authorized to have {topic}")
+
     def _on_connect(self, body: Any, frame: Frame) -> None:
+        self._may_have = self._cluster.allowed.get(body.auth_data.decode(errors="replace"))
         command = BaseCommand(type=BaseCommand.CONNECTED)
         command.connected.server_version = "simulated"
         command.connected.protocol_version = body.protocol_version
@@ -203,6 +219,7 @@ class Broker(asyncio.Protocol):
 
     def _on_lookup(self, body: Any, frame: Frame) -> None:
         command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+        self._require_allowed(body.topic)
         response = command.lookupTopicResponse
         response.request_id = body.request_id
         response.response = CommandLookupTopicResponse.Connect
@@ -211,6 +228,7 @@ class Broker(asyncio.Protocol):
         self.send(command)
 
     def _on_metadata(self, body: Any, frame: Frame) -> None:
+        self._require_allowed(body.topic)
         command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
         command.partitionMetadataResponse.request_id = body.request_id
         command.partitionMetadataResponse.partitions = 0
@@ -289,7 +307,8 @@ class Broker(asyncio.Protocol):
                 number = self._number_acked(topic, message_id)
                 if number is None:
                     break  # an id beyond the end takes those behind it along
-                if not message_id.ack_set:
+                takes_empty_sets = self._cluster.version >= "4.2"
+                if not message_id.ack_set or (takes_empty_sets and not any(message_id.ack_set)):
                     cursor.ack(number)
         self._cluster.open_soon(cursor)
         if body.HasField("request_id"):
@@ -355,6 +374,7 @@ class Broker(asyncio.Protocol):
         return consumer
 
     def _require_own(self, topic: str) -> None:
+        self._require_allowed(topic)
         if self._cluster.owners.get(topic) is not self._node:
             raise Refused(ServerError.ServiceNotReady, f"Topic {topic} is not served by this broker")
         if topic in self._cluster.fenced:

@@ -49,6 +49,8 @@ class Cluster:
     def __init__(self, nodes: list[Node], chance: random.Random) -> None:
         """Nothing runs yet."""
         self.nodes = nodes
+        self.version = "4.0.8"
+        """What the brokers behave like. From 4.2 on an acknowledgment set without a bit is an ack of the entry."""
         self.topics: dict[str, Topic] = {}
         self.owners: dict[str, Node] = {}
         self.consumers: dict[tuple[str, str], list[Consumer]] = {}
@@ -60,8 +62,12 @@ class Cluster:
         """Told of cumulative acks: topic, subscription, consumer, number."""
         self.on_forgotten: Callable[[str, list[Place]], None] | None = None
         """Told of acks that are lost: subscription, places."""
+        self.on_remembered: Callable[[str, list[Place]], None] | None = None
+        """Told of acks that a seek took back, and that count again: subscription, places."""
         self.on_expired: Callable[[str, list[Place]], None] | None = None
         """Told of entries that a cursor was moved past: subscription, places."""
+        self.allowed: dict[str, set[str]] = {}
+        """By role, the topics that it may have; whoever is not named here may have all."""
         self.fenced: set[str] = set()
         """Topics that are being deleted: nobody is let in."""
         self.on_elected: Callable[[str], None] | None = None
@@ -136,9 +142,11 @@ class Cluster:
 
     def _reload(self, topic: Topic) -> None:
         for subscription, cursor in topic.cursors.items():
-            forgotten = cursor.reload()
+            forgotten, remembered = cursor.reload()
             if self.on_forgotten is not None:
                 self.on_forgotten(subscription, [topic.place_of(number) for number in sorted(forgotten)])
+            if self.on_remembered is not None:
+                self.on_remembered(subscription, [topic.place_of(number) for number in sorted(remembered)])
 
     def delete(self, name: str) -> None:
         """Delete a topic by force: clients are closed, and it is made again as soon as one of them comes back."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from tests.simulation.cluster import Node
 from tests.simulation.world import TOPIC, World
 
 EARLIEST = (0, 0)
@@ -86,13 +87,24 @@ async def _lose_disk(world: World, fault: Fault) -> None:
 
 
 async def _kill_broker(world: World, fault: Fault) -> None:
-    cluster = world.cluster
-    node = cluster.nodes[fault.number % len(cluster.nodes)]
+    nodes = world.cluster.nodes
+    await _broker_down(world, nodes[fault.number % len(nodes)], fault.for_s)
+
+
+async def _broker_down(world: World, node: Node, for_s: float) -> None:
     with world.account.disturbance():
-        cluster.kill(node)
-        await asyncio.sleep(min(fault.for_s, 10.0))
+        world.cluster.kill(node)
+        await asyncio.sleep(min(for_s, 10.0))
         if not node.alive:
-            cluster.start(node)
+            world.cluster.start(node)
+
+
+async def _perhaps_at_once_down(world: World, fault: Fault) -> None:
+    """A broker that is killed before it has stored all of what it has answered."""
+    node = world.cluster.owners.get(TOPIC)
+    if fault.number % 3 == 0 and node is not None and node.alive:
+        await asyncio.sleep(fault.for_s / 60)
+        await _broker_down(world, node, fault.for_s)
 
 
 async def _unload(world: World, _: Fault) -> None:
@@ -109,7 +121,7 @@ async def _forget_readers(world: World, _: Fault) -> None:
         reader.forgotten = True
 
 
-async def _seek(world: World, _: Fault) -> None:
+async def _seek(world: World, fault: Fault) -> None:
     began = world.loop.time()
     wire = world.consumer.wire
     if wire is None:
@@ -117,10 +129,12 @@ async def _seek(world: World, _: Fault) -> None:
     world.account.moved(began, False)
     if await world.client(world.consumer.seek(EARLIEST)):
         world.account.moved(began, True)
+    await _perhaps_at_once_down(world, fault)
 
 
-async def _reset(world: World, _: Fault) -> None:
+async def _reset(world: World, fault: Fault) -> None:
     _move(world, lambda: world.cluster.seek(TOPIC, "s", world.cluster.topics[TOPIC].trimmed))
+    await _perhaps_at_once_down(world, fault)
 
 
 async def _make_anew(world: World, _: Fault) -> None:

@@ -91,9 +91,9 @@ class Cursor:
             self.state.properties, self.coming = self.coming, None
 
     def reset(self, first: int) -> None:
-        """Set anew: stored at once, without properties."""
+        """Set anew, and stored at once, without properties: with the single acks above, until it is stored again."""
+        self.stored = CursorState(first, {number for number in self.state.acked if number >= first})
         self.state = CursorState(first)
-        self.stored = self.state.copy()
         self.coming, self._has_ledger = None, True
 
     def store(self, ranges: int) -> None:
@@ -101,14 +101,16 @@ class Cursor:
         self.open()
         self.stored = self.state.copy(ranges)
 
-    def reload(self) -> set[int]:
-        """As it was stored; returns what is not acked any more."""
+    def reload(self) -> tuple[set[int], set[int]]:
+        """As it was stored; returns what is not acked any more, and what is acked again."""
         before = self.state
         self.state = self.stored.copy()
         self.state.advance()
         self.coming, self._has_ledger = None, False
         known = before.acked | set(range(self.state.first, before.first))
-        return {number for number in known if number >= self.state.first and number not in self.state.acked}
+        forgotten = {number for number in known if number >= self.state.first and number not in self.state.acked}
+        stored = self.state.acked | set(range(before.first, self.state.first))
+        return forgotten, {number for number in stored if number >= before.first and number not in before.acked}
 
 
 class Topic:

@@ -158,6 +158,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _keep_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.failures.append(context)
+        self.stop()  # so that the history ends where it happened
 
     def _write_to_self(self) -> None:
         """Nobody calls from other threads."""

@@ -57,7 +57,7 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
     if faults is None:
         faults = plan(random.Random(f"{seed} faults"), BEGIN_S, BEGIN_S + size.seconds, size.faults)
     broken: str | None = None
-    with _told_to(world):
+    with told_to(world):
         try:
             world.run(_life(world, size, faults))
         except Broken as error:
@@ -191,10 +191,12 @@ async def _probe(world: World) -> None:
 
 
 @contextmanager
-def _told_to(world: World) -> Iterator[None]:
+def told_to(world: World) -> Iterator[None]:
     """Logs go to the world's history."""
 
     def note(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        if world.over:
+            raise structlog.DropEvent
         said = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "topic", "exc_info"))
         error = event.get("exc_info")
         process = process_of(None)

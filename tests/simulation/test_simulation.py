@@ -49,6 +49,13 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 
 @pytest.mark.slow
+def test_clients_that_lie_harm_nobody() -> None:
+    """`make fuzz` is the long form."""
+    status, told = simulate("--frames", "15000", module="tests.simulation.fuzz")
+    assert status == 0, told
+
+
+@pytest.mark.slow
 def test_each_defence_is_needed() -> None:
     """A simulation that does not notice when one is taken away is of no use. `make mutants` is the long form."""
     status, told = simulate("--quick", "--seeds", "20", module="tests.simulation.mutants")

@@ -28,23 +28,23 @@ class Watcher:
         self._world = world
         self._topic = topic
         self._key = TopicKeys(topic).topic
-        self._last_elected = ""
-        self._elected: tuple[str | None, float] = (None, 0.0)
+        self._elected: tuple[str, float] = ("", 0.0)
         world.cluster.on_kept = self.on_kept
         world.account.on_received = self.on_received
         world.cluster.on_forgotten = world.account.forgotten
+        world.cluster.on_remembered = world.account.remembered
         world.cluster.on_expired = world.account.expired
         world.cluster.on_elected = self.on_elected
 
     def on_elected(self, name: str) -> None:
         """Whoever dispatches from now on does not know what the one before has noted."""
-        if name != self._last_elected:
-            self._last_elected = name
+        if name != self._elected[0]:
+            self._elected = (name, self._world.loop.time())
             self._world.account.owner_changed()
 
     def on_kept(self, topic: str, subscription: str, consumer: Consumer, number: int) -> None:
         """The harvested position that the broker's cursor keeps is on the disk of the bridge that says so."""
-        if subscription != HIDDEN_SUBSCRIPTION:
+        if subscription != HIDDEN_SUBSCRIPTION or topic != self._topic:
             return
         bridge = next(each for each in self._world.bridges if each.url == consumer.name)
         if not bridge.alive or bridge.process is not consumer.broker.client_process:
@@ -58,13 +58,12 @@ class Watcher:
 
     def on_received(self, sender: str) -> None:
         """Only the bridge that the broker elected dispatches, or one that cannot know of it yet."""
-        elected = self._world.cluster.elected.get((self._topic, HIDDEN_SUBSCRIPTION))
-        now = self._world.loop.time()
-        name = None if elected is None else elected.name
-        if name != self._elected[0]:
-            self._elected = (name, now)
-        if name is not None and f"//{sender}:" not in name and now - self._elected[1] > DEPOSED_S:
-            raise Broken(f"{sender} dispatches, {now - self._elected[1]:.0f} s after {name} was elected")
+        if self._world.cluster.elected.get((self._topic, HIDDEN_SUBSCRIPTION)) is None:
+            return
+        name, since = self._elected
+        deposed_s = self._world.loop.time() - since
+        if f"//{sender}:" not in name and deposed_s > DEPOSED_S:
+            raise Broken(f"{sender} dispatches, {deposed_s:.0f} s after {name} was elected")
 
     def look(self) -> None:
         """Nobody holds more than the limits say, and nothing goes wrong in a way that nobody thought of."""

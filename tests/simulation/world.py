@@ -115,6 +115,8 @@ class World:
     def __init__(self, seed: int, bridges: int = 2, brokers: int = 2) -> None:
         """Nothing runs yet."""
         self.seed = seed
+        self.over = False
+        """What is thrown away at the end says things as well, which are of no interest."""
         self.chance = random.Random(f"{seed} world")
         self.history: list[str] = []
         self._hosts: list[Host] = []
@@ -141,11 +143,19 @@ class World:
         """Run the world until `work` is done. Raises Broken for a promise not kept, or what nobody expected."""
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_until_complete(work)
+            self._run(work)
             self.check()
         finally:
             asyncio.set_event_loop(None)
             self._end()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(work)
+        except RuntimeError:
+            # A failure stops the loop.
+            if not self.loop.failures:
+                raise
 
     def check(self) -> None:
         """Raise what went wrong so far."""
@@ -187,6 +197,7 @@ class World:
 
     def _end(self) -> None:
         """Throw all away: what waits will wait for ever."""
+        self.over = True
         self.loop.set_exception_handler(lambda *_: None)
         for host in self._hosts:
             for process in host.processes:
