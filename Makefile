@@ -5,12 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 SEEDS ?= 100
+FRAMES ?= 100000
+PULSAR ?= 4.2.4
 FIRST ?= 1
 REPORTS := build/reports
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: test-failed simulate mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long interleavings soak lowest installed-size proto lock clean
+.PHONY: test-failed test-on differential simulate fuzz mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long clients interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -63,11 +65,24 @@ rebuild-long: $(STAMP) ## lost indexes with many messages, on one and on several
 race-long: $(STAMP) ## ten thousand cancels around the due time
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest tests/broker/test_steering.py -k races $(ARGS)
 
+clients: $(STAMP) ## the official Python, Java and Go clients in several versions, at the broker and through the bridge; plain, TLS, tokens
+	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest -rs --durations=0 tests/broker/test_client_matrix.py $(ARGS)
+
 interleavings: $(STAMP) ## a hundred random orders of seeks, resets, unloads, deletions and ends of two bridges and their broker
 	DELAY_BRIDGE_LONG=1 $(BIN)/python -m pytest -s tests/broker/test_interleavings.py $(ARGS)
 
+differential: $(STAMP) ## random histories, each on a broker and through the bridge: SEEDS=100 FIRST=1
+	$(BIN)/python -m tests.differential_run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
 simulate: $(STAMP) ## whole bridges in virtual time, ten minutes and two dozen faults a seed: SEEDS=100 FIRST=1
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+test-on: $(STAMP) ## the broker's tests on another Pulsar, assembled from its published jars (needs Maven): PULSAR=4.2.4
+	$(BIN)/python -m tools.assemble_pulsar $(PULSAR) build/pulsar-$(PULSAR)
+	DELAY_BRIDGE_PULSAR_HOME=$(CURDIR)/build/pulsar-$(PULSAR) $(BIN)/python -m pytest -m broker --junitxml=$(REPORTS)/broker-$(PULSAR).xml tests/broker $(ARGS)
+
+fuzz: $(STAMP)   ## clients that lie, in virtual time, beside neighbours whose account has to be right: FRAMES=100000
+	$(BIN)/python -m tests.simulation.fuzz --frames $(FRAMES) $(ARGS)
 
 mutants: $(STAMP) ## defences taken away one by one: each has to be noticed within 200 seeds
 	$(BIN)/python -m tests.simulation.mutants $(ARGS)
