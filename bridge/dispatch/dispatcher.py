@@ -400,12 +400,15 @@ class Dispatcher(Generic[C]):
         state = unacked.consumer
         state.positions.pop(position, None)
         state.unacked_messages -= unacked.message_count
-        state.blocked = self.unacked_limits.consumer_is_blocked(state.unacked_messages, before=state.blocked)
+        if state.blocked:  # fewer can only end it
+            state.blocked = self.unacked_limits.consumer_is_blocked(state.unacked_messages, before=True)
         self._count(-unacked.message_count)
         self._unblock()
 
     def _count(self, messages: int) -> None:
         self._unacked_messages += messages
+        if messages < 0 and not self._new_blocked:
+            return
         unacked, before = self._unacked_messages, self._new_blocked
         self._new_blocked = self.unacked_limits.subscription_is_blocked(unacked, before=before)
 

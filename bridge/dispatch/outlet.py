@@ -157,14 +157,17 @@ class Outlet:
     def cancelled(self, position: PositionKey) -> None:
         """The broker has the ack of a held entry."""
         self._ready.drop(position)
-        self.refetch.discard(position)
         self.ack(position)
 
     def ack(self, position: PositionKey) -> bool:
         """It is acked for good; returns whether it was handed out, or waiting for redelivery."""
-        aside = self.refetch.discard(position)
-        self._parts.pending.discard(position)
         self.view.ack(*position)
+        return self.settle(position)
+
+    def settle(self, position: PositionKey) -> bool:
+        """A client has acked it, and whether it exists is left open; returns as `ack`."""
+        self._parts.pending.discard(position)
+        aside = self.refetch.discard(position)
         return self._parts.dispatcher.ack(*position) or aside
 
     # -- what goes out

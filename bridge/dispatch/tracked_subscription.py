@@ -356,9 +356,9 @@ class TrackedSubscription:
     def _note_acks(self, consumer: TrackedConsumer, positions: list[PositionKey]) -> None:
         outlet = self._outlet
         for position in positions:
-            aside = outlet is not None and outlet.refetch.discard(position)
-            self.pending_acks.discard(position)
-            if aside or self.dispatcher.ack(*position):
+            if outlet is None:  # nothing is handed out
+                self.pending_acks.discard(position)
+            elif outlet.settle(position):
                 self.stats.acked += 1
             if self._exists(position) is False:
                 continue  # perhaps it never will: the broker decides
