@@ -33,7 +33,7 @@ async def request_with_redirects(
     """The first answer that is no redirect; method, body and headers go to each server as they are.
 
     `trusted`: what servers with TLS are checked by, by default the system's authorities. Raises CertificateError,
-    RedirectError, ValueError for a redirect to no URL, and what aiohttp raises.
+    RedirectError, and what aiohttp raises.
     """
     for _ in range(REDIRECTS_MAX):
         checked = True if trusted is None or url.scheme != "https" else trusted.context
@@ -41,8 +41,21 @@ async def request_with_redirects(
             if response.status not in REDIRECTS:
                 yield response
                 return
-            following = url.join(URL(response.headers.get("Location", ""), encoded=True))
-            if url.scheme == "https" and following.scheme == "http":
-                raise RedirectedFromTls(f"redirected from {url.origin()} to {following.origin()}, which is without TLS")
-            url = following
+            url = following(url, response)
     raise RedirectedTooOften(f"redirected {REDIRECTS_MAX} times")
+
+
+def following(url: URL, answer: aiohttp.ClientResponse) -> URL:
+    """Where `answer`, got from `url`, redirects to. Raises RedirectError."""
+    try:
+        target = url.join(URL(answer.headers.get("Location", ""), encoded=True))
+        usable = bool(target.host) and target.scheme in ("http", "https")
+    except ValueError:
+        usable = False
+    if not usable:
+        raise RedirectError(f"{url.origin()} redirects to what is no URL")
+    if url.scheme == "https" and target.scheme != "https":
+        raise RedirectedFromTls(
+            f"{url.origin()} redirects to {target.origin()}, which is without TLS: not followed with credentials"
+        )
+    return target

@@ -12,7 +12,7 @@ from yarl import URL
 
 from bridge.broker.connection import describe
 from bridge.limits import WebLimits
-from bridge.net.redirects import REDIRECTS, REDIRECTS_MAX
+from bridge.net.redirects import REDIRECTS, REDIRECTS_MAX, RedirectError, following
 from bridge.net.trust import TrustedServers
 from bridge.web.front_door.bodies import Body
 
@@ -65,7 +65,10 @@ class Broker:
                 if answer.status not in REDIRECTS or not again:
                     yield answer
                     return
-                url = self._next(url, answer)
+                try:
+                    url = following(url, answer)
+                except RedirectError as error:
+                    raise NoAnswer(str(error)) from None
         raise NoAnswer(f"{question.method} {URL(question.target, encoded=True).raw_path}: redirected without end")
 
     @asynccontextmanager
@@ -91,19 +94,6 @@ class Broker:
             raise no_answer(url, error, self._limits) from None
         async with answer:
             yield answer
-
-    def _next(self, url: URL, answer: aiohttp.ClientResponse) -> URL:
-        where = f"{url.origin()} redirects"
-        try:
-            following = url.join(URL(answer.headers.get("Location", ""), encoded=True))
-            host = following.host
-        except ValueError:
-            raise NoAnswer(f"{where} to what is no URL") from None
-        if not host or following.scheme not in ("http", "https"):
-            raise NoAnswer(f"{where} to what is no URL")
-        if url.scheme == "https" and following.scheme != "https":
-            raise NoAnswer(f"{where} to {following.origin()}, which is without TLS: not followed with credentials")
-        return following
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -17,7 +17,7 @@ from bridge.topics.topics import Topics
 from bridge.web.front_door.bodies import BadBody
 from bridge.web.front_door.broker import NoAnswer, Question
 from bridge.web.front_door.relay import Relay
-from bridge.web.front_door.stats import Stats, added_up, filled, has_own, with_subscriptions
+from bridge.web.front_door.stats import Stats, added_up, filled, has_own, is_own, with_subscriptions
 from bridge.web.front_door.truths import truths_of
 
 REMARK: Final = "X-Delay-Bridge-Stats"
@@ -139,7 +139,7 @@ def without_own(text: bytes) -> bytes:
     """The list of a topic's subscriptions, where the broker told `text`. Raises NoAnswer."""
     try:
         found = json.loads(text)
-        return json.dumps([name for name in found if not name.startswith(HIDDEN_SUBSCRIPTION)]).encode()
+        return json.dumps([name for name in found if not is_own(name)]).encode()
     except (AttributeError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
 

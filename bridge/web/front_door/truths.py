@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bridge.dispatch.dispatcher import ConsumerState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.protocol.sent import Rates
+from bridge.protocol.sent import Rates, Sent
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.shown import index_shown, subscriptions_shown
 from tracker import SubscriptionView, TopicIndex
@@ -79,20 +79,23 @@ def _truth(
     delayed = _not_due(index, view, now_ms, exactly_entries) if view is not None and held_back else 0
     if subscription is None:
         return Truth(delayed)
-    states, sent = subscription.dispatcher.consumers, subscription.stats.sent
+    states = subscription.dispatcher.consumers
     unacked = sum(state.unacked_messages for state in states)
     return Truth(
         delayed,
         subscription.to_redeliver,
-        Dispatched(sent.messages, sent.bytes, sent.rates(now_ms), sent.last_ms, unacked),
+        _dispatched(subscription.stats.sent, now_ms, unacked),
         {state.consumer.mark: _consumer(state, now_ms) for state in states if not state.consumer.passed},
     )
 
 
 def _consumer(state: ConsumerState[TrackedConsumer], now_ms: int) -> ConsumerTruth:
-    sent = state.consumer.sent
-    dispatched = Dispatched(sent.messages, sent.bytes, sent.rates(now_ms), sent.last_ms, state.unacked_messages)
+    dispatched = _dispatched(state.consumer.sent, now_ms, state.unacked_messages)
     return ConsumerTruth(state.consumer.peer, state.permits, state.blocked, dispatched)
+
+
+def _dispatched(sent: Sent, now_ms: int, unacked: int) -> Dispatched:
+    return Dispatched(sent.messages, sent.bytes, sent.rates(now_ms), sent.last_ms, unacked)
 
 
 def _not_due(index: TopicIndex, view: SubscriptionView, now_ms: int, exactly_entries: int) -> int:
