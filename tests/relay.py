@@ -21,10 +21,11 @@ class Relay:
         self._broker = urlsplit(broker_url)
         self._homes = {} if homes is None else homes
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> "Relay":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -34,27 +35,31 @@ class Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Wherever a task was when the test ended: nothing that it had opened stays open.
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(*[writer.wait_closed() for writer in self._writers], return_exceptions=True)
+
+    def _accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self._writers.add(to_client)
+        task = asyncio.get_running_loop().create_task(self._serve(client, to_client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         broker, to_broker = await asyncio.open_connection(self._broker.hostname, self._broker.port)
+        self._writers.add(to_broker)
         asked: dict[int, str] = {}
         pairs = ((client, to_broker), (broker, to_client))
         ways = [asyncio.create_task(self._pass(source, target, asked)) for source, target in pairs]
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # the test is over
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for writer in (to_client, to_broker):
+                writer.close()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for writer in (to_client, to_broker):
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-            self._tasks.discard(task)
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asked: dict[int, str]) -> None:
         decoder = FrameDecoder(ROOM)
