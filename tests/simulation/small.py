@@ -5,6 +5,7 @@ from tests.changed_limits import changed
 SMALL = changed(
     ack_batch=10,
     backfill_slice=20,
+    broker_check_s=10.0,
     catch_up_entries=15,
     dispatch_slice=30,
     feed_permits=12,
@@ -19,4 +20,5 @@ SMALL = changed(
     refetch_batch=10,
     repair_batch=10,
     tail_buffer_entries=25,
+    transaction_poll_s=5.0,
 )
