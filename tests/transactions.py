@@ -21,7 +21,7 @@ async def connect_coordinator(client: RawClient) -> None:
     await client.lookup(coordinator_topic(0))
 
     async def connected() -> bool:
-        answer = await _ask(client, BaseCommand.TC_CLIENT_CONNECT_REQUEST, "tcClientConnectRequest", tc_id=0)
+        answer = await ask(client, BaseCommand.TC_CLIENT_CONNECT_REQUEST, "tcClientConnectRequest", tc_id=0)
         return not answer.HasField("error")
 
     await wait_until_async(connected, "the coordinator is there", timeout=30, interval=0.1)
@@ -30,7 +30,7 @@ async def connect_coordinator(client: RawClient) -> None:
 async def begin(client: RawClient, topic: str, subscription: str = "s", *, ttl_ms: int = MINUTE_MS) -> Id:
     """A transaction that messages of a subscription can be acked in."""
     # The field is called seconds, and is milliseconds.
-    new = await _ask(client, BaseCommand.NEW_TXN, "newTxn", tc_id=0, txn_ttl_seconds=ttl_ms)
+    new = await ask(client, BaseCommand.NEW_TXN, "newTxn", tc_id=0, txn_ttl_seconds=ttl_ms)
     assert not new.HasField("error"), new
     command = BaseCommand(type=BaseCommand.ADD_SUBSCRIPTION_TO_TXN)
     added = command.addSubscriptionToTxn
@@ -44,7 +44,7 @@ async def begin(client: RawClient, topic: str, subscription: str = "s", *, ttl_m
 
 async def produce_in(client: RawClient, transaction: Id, topic: str) -> None:
     """Messages for a topic may be published in the transaction."""
-    answer = await _ask(
+    answer = await ask(
         client,
         BaseCommand.ADD_PARTITION_TO_TXN,
         "addPartitionToTxn",
@@ -56,7 +56,7 @@ async def produce_in(client: RawClient, transaction: Id, topic: str) -> None:
 
 
 async def end(client: RawClient, transaction: Id, *, commit: bool) -> None:
-    answer = await _ask(
+    answer = await ask(
         client,
         BaseCommand.END_TXN,
         "endTxn",
@@ -96,7 +96,8 @@ async def ack_in(
     return answer.message if answer.HasField("error") else ""
 
 
-async def _ask(client: RawClient, kind: BaseCommand.Type, field: str, **fields: Any) -> Any:
+async def ask(client: RawClient, kind: BaseCommand.Type, field: str, **fields: Any) -> Any:
+    """What the answer to a command about transactions says, an error too."""
     command = BaseCommand(type=kind)
     body = getattr(command, field)
     body.request_id = request_id = client.next_request_id()
@@ -106,4 +107,5 @@ async def _ask(client: RawClient, kind: BaseCommand.Type, field: str, **fields: 
         else:
             setattr(body, name, value)
     answer = await client.request(command, request_id)
+    assert answer.type != BaseCommand.ERROR, answer
     return getattr(answer, field.removesuffix("Request") + "Response")

@@ -1,6 +1,7 @@
 """The bridge in front of the real broker: one for most tests, others to kill or to look into."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.bridge_process import BridgeProcess, Broker
 from tests.changed_limits import changed
 from tests.clients import Clients
 from tests.cluster import PulsarCluster
+from tests.java_tools import Tools
 from tests.raw_client import open_clients
 from tests.secured import secured_pulsar
 from tests.two_brokers import TwoBrokers
@@ -33,19 +35,39 @@ def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="session")
 def secured() -> Iterator[EmbeddedPulsar]:
     """A broker with authentication and authorization, for all tests of this process."""
-    try:
-        with secured_pulsar() as broker:
-            yield broker
-    except EmbeddedError as error:
-        pytest.fail(str(error), pytrace=False)
+    with _needed(), secured_pulsar() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
 def two_brokers() -> Iterator[TwoBrokers]:
     """A cluster of two brokers, for all tests of this process that ask for one; it takes half a minute."""
+    with _needed(), TwoBrokers() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def configured_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedPulsar]:
+    """A broker of its own for a module, set up as its `BROKER_CONFIG` says."""
+    with _needed(), EmbeddedPulsar(config=request.module.BROKER_CONFIG, progress=False) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def configured_bridge(
+    configured_broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BridgeProcess]:
+    """A bridge in front of it, for all tests of the module."""
+    process = BridgeProcess(configured_broker, tmp_path_factory.mktemp("bridge")).start()
+    yield process
+    process.stop()
+
+
+@contextmanager
+def _needed() -> Iterator[None]:
+    """Tests fail by the message alone if there is no broker."""
     try:
-        with TwoBrokers() as cluster:
-            yield cluster
+        yield
     except EmbeddedError as error:
         pytest.fail(str(error), pytrace=False)
 
@@ -111,6 +133,14 @@ def clients() -> Iterator[Clients]:
     made = Clients()
     yield made
     made.close()
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Iterator[Tools]:
+    """Pulsar's own tools; what still runs at the end is killed."""
+    made = Tools(tmp_path)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 
 from bridge.embedded import EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, Broker, now_ms
-from tests.broker.test_java_tools import Tools
 from tests.clients import Clients, admin, drain, publish, receive, rest_path, shared, texts
 from tests.helpers import wait_until
+from tests.java_tools import Tools
 from tests.secured import NAMESPACE, ROLES, forged_token_of, some_topic_of, token_of
 from tests.two_brokers import TwoBrokers
 
@@ -28,13 +28,6 @@ def door(pulsar: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
     process = BridgeProcess(pulsar, tmp_path_factory.mktemp("door"), front_door="all").start()
     yield process
     process.stop()
-
-
-@pytest.fixture
-def tools(tmp_path: Path) -> Iterator[Tools]:
-    made = Tools(tmp_path)
-    yield made
-    made.stop()
 
 
 def pulsar_admin(tools: Tools, web_url: str, *arguments: str) -> str:

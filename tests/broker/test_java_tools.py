@@ -1,77 +1,20 @@
 """The Java tools of the official distribution, unchanged but for the service URL."""
 
 import itertools
-import os
 import re
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from bridge.embedded.distribution import ensure_distribution
-from bridge.embedded.java import find_java
 from tests.bridge_process import BridgeProcess
 from tests.clients import admin, backlog, publish
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
+from tests.java_tools import Tools
 
 RATE = 500
 SECONDS = 6
 DELAY_MS = 2_000
-
-
-class Tools:
-    """Runs a tool of `bin/`, its output in a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._home = ensure_distribution(progress=False)
-        self._folder = folder
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(self, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
-        output = self._folder / f"{name}-{len(self._running)}.log"
-        environment = {**os.environ, "PULSAR_MEM": "-Xms64m -Xmx256m", "PULSAR_LOG_DIR": str(self._folder)}
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                [str(self._home / "bin" / name), *arguments],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=self._folder,
-            )
-        self._running.append(process)
-        return process, output
-
-    def run(self, name: str, *arguments: str) -> str:
-        process, output = self.start(name, *arguments)
-        assert process.wait(90) == 0, output.read_text()
-        return output.read_text()
-
-    def run_source(self, source: Path, *arguments: str) -> str:
-        """Compile and run a single file against the distribution's client; returns what it printed."""
-        java = find_java().executable
-        modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True).stdout
-        if "jdk.compiler" not in modules:
-            pytest.skip("this Java has no compiler")
-        command = [str(java), "-Xmx256m", "-cp", str(self._home / "lib" / "*"), str(source), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=self._folder, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def stop(self) -> None:
-        for process in self._running:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def tools(tmp_path: Path) -> Iterator[Tools]:
-    """The tools; what still runs at the end is killed."""
-    made = Tools(tmp_path)
-    yield made
-    made.stop()
 
 
 def test_pulsar_client_consumes(bridge: BridgeProcess, topic: str, tools: Tools) -> None:

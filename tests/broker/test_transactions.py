@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
 
-from bridge.embedded import EmbeddedError, EmbeddedPulsar
+from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import QUIET_MS, admin, rest_path
@@ -27,6 +27,7 @@ from tests.transactions import (
     produce_in,
 )
 
+BROKER_CONFIG = TRANSACTIONAL
 COUNT = 6
 BATCH = 4
 EVERYTHING = 100
@@ -35,28 +36,12 @@ HOUR_MS = 3_600_000
 Connect = Callable[[], Awaitable[RawClient]]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedPulsar]:
-    try:
-        with EmbeddedPulsar(config=TRANSACTIONAL, progress=False) as started:
-            yield started
-    except EmbeddedError as error:
-        pytest.fail(str(error), pytrace=False)
-
-
-@pytest.fixture(scope="module")
-def bridge(broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
-    process = BridgeProcess(broker, tmp_path_factory.mktemp("bridge")).start()
-    yield process
-    process.stop()
-
-
 @pytest.fixture(params=["broker", "bridge"])
-def url(request: pytest.FixtureRequest, broker: EmbeddedPulsar) -> str:
+def url(request: pytest.FixtureRequest, configured_broker: EmbeddedPulsar) -> str:
     """Where the clients connect to."""
     if request.param == "broker":
-        return broker.service_url
-    return str(request.getfixturevalue("bridge").service_url)
+        return configured_broker.service_url
+    return str(request.getfixturevalue("configured_bridge").service_url)
 
 
 class Setting(NamedTuple):
@@ -138,14 +123,14 @@ async def test_what_is_pending_is_nobodys_and_comes_again_on_abort(setting: Sett
     await other.close()
 
 
-async def test_committed_is_acked(setting: Setting, url: str, broker: EmbeddedPulsar) -> None:
+async def test_committed_is_acked(setting: Setting, url: str, configured_broker: EmbeddedPulsar) -> None:
     """For good: it does not come again when whoever acked it leaves."""
     topic, client, places = setting
     transaction = await begin(client, topic)
     assert not await ack_in(client, transaction, *places[1:3])
     await commit(client, transaction)
     ledger = places[0][0]
-    assert acked(broker, topic) == f"[({ledger}:0..{ledger}:2]]"
+    assert acked(configured_broker, topic) == f"[({ledger}:0..{ledger}:2]]"
     client.redeliver()
     others = [places[0], *places[3:]]
     assert [each.position for each in await receive(client, COUNT - 2)] == others
@@ -156,7 +141,7 @@ async def test_committed_is_acked(setting: Setting, url: str, broker: EmbeddedPu
     await other.close()
 
 
-async def test_all_that_is_left_is_acked_in_one(setting: Setting, url: str, broker: EmbeddedPulsar) -> None:
+async def test_all_that_is_left_is_acked_in_one(setting: Setting, url: str, configured_broker: EmbeddedPulsar) -> None:
     topic, client, places = setting
     transaction = await begin(client, topic)
     for place in places:
@@ -179,10 +164,12 @@ async def test_without_an_end_it_times_out(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
-async def test_ended_by_somebody_elsewhere(setting: Setting, broker: EmbeddedPulsar, url: str, committed: bool) -> None:
+async def test_ended_by_somebody_elsewhere(
+    setting: Setting, configured_broker: EmbeddedPulsar, url: str, committed: bool
+) -> None:
     """Who takes part in a transaction need not be connected where it ends."""
     topic, client, places = setting
-    elsewhere = await raw_client(broker.service_url)
+    elsewhere = await raw_client(configured_broker.service_url)
     await connect_coordinator(elsewhere)
     transaction = await begin(elsewhere, topic)
     assert not await ack_in(client, transaction, places[1])
@@ -201,7 +188,9 @@ async def test_ended_by_somebody_elsewhere(setting: Setting, broker: EmbeddedPul
     await elsewhere.close()
 
 
-async def test_an_ack_that_is_refused_changes_nothing(setting: Setting, url: str, broker: EmbeddedPulsar) -> None:
+async def test_an_ack_that_is_refused_changes_nothing(
+    setting: Setting, url: str, configured_broker: EmbeddedPulsar
+) -> None:
     """Of another transaction, together with what could be acked: none of it is.
 
     A broker gives the rest of such a list to nobody any more, until the topic is loaded anew. The bridge does.
@@ -212,7 +201,7 @@ async def test_an_ack_that_is_refused_changes_nothing(setting: Setting, url: str
     assert "TransactionConflict" in await ack_in(client, second, places[3], places[2])
     assert "TransactionConflict" in await ack_in(client, first, places[2])
     client.redeliver(places[3], places[2])
-    if url != broker.service_url:
+    if url != configured_broker.service_url:
         assert seen(await receive(client, 1)) == [(places[3], 1)]
     await abort(client, second)
     await quiet(client)
@@ -275,7 +264,7 @@ async def test_parts_of_a_batch(url: str, topic: str) -> None:
     await client.close()
 
 
-async def test_a_batch_acked_message_by_message(url: str, topic: str, broker: EmbeddedPulsar) -> None:
+async def test_a_batch_acked_message_by_message(url: str, topic: str, configured_broker: EmbeddedPulsar) -> None:
     client = await raw_client(url)
     await connect_coordinator(client)
     _, _, places = await set_up(client, topic, messages=BATCH)
@@ -284,7 +273,9 @@ async def test_a_batch_acked_message_by_message(url: str, topic: str, broker: Em
         assert not await ack_in(client, transaction, places[1], ack_set=(bits,), batch_size=BATCH)
     await commit(client, transaction)
     ledger = places[0][0]
-    await wait_until_async(lambda: acked(broker, topic) == f"[({ledger}:0..{ledger}:1]]", "acked at the broker")
+    await wait_until_async(
+        lambda: acked(configured_broker, topic) == f"[({ledger}:0..{ledger}:1]]", "acked at the broker"
+    )
     client.redeliver()
     assert places[1] not in [each.position for each in await receive(client, COUNT - 1)]
     await quiet(client)
@@ -311,12 +302,12 @@ async def test_pending_across_a_seek(setting: Setting) -> None:
     assert [each.position for each in await receive(client, 2)] == places[1:3]
 
 
-async def test_pending_across_an_unload(setting: Setting, broker: EmbeddedPulsar) -> None:
+async def test_pending_across_an_unload(setting: Setting, configured_broker: EmbeddedPulsar) -> None:
     topic, client, places = setting
     given_up, done = await begin(client, topic), await begin(client, topic)
     assert not await ack_in(client, given_up, *places[1:3])
     assert not await ack_in(client, done, places[3])
-    admin(broker, "PUT", f"{rest_path(topic)}/unload")
+    admin(configured_broker, "PUT", f"{rest_path(topic)}/unload")
     await client.event(BaseCommand.CLOSE_CONSUMER)
     await client.consume(topic, consumer_id=2)
     client.flow(EVERYTHING, consumer_id=2)
@@ -334,10 +325,10 @@ async def test_pending_across_an_unload(setting: Setting, broker: EmbeddedPulsar
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
 async def test_pending_while_the_bridge_is_another(
-    broker: EmbeddedPulsar, tmp_path: Path, topic: str, committed: bool
+    configured_broker: EmbeddedPulsar, tmp_path: Path, topic: str, committed: bool
 ) -> None:
     """One that has lost all it knew asks the broker, and keeps what is pending until the transaction ends."""
-    first = BridgeProcess(broker, tmp_path / "first").start()
+    first = BridgeProcess(configured_broker, tmp_path / "first").start()
     client = await raw_client(first.service_url)
     await connect_coordinator(client)
     _, _, places = await set_up(client, topic)
@@ -345,7 +336,7 @@ async def test_pending_while_the_bridge_is_another(
     assert not await ack_in(client, transaction, *places[1:3])
     await client.close()
     await asyncio.to_thread(first.kill)
-    second = await asyncio.to_thread(BridgeProcess(broker, tmp_path / "second").start)
+    second = await asyncio.to_thread(BridgeProcess(configured_broker, tmp_path / "second").start)
     client = await join(second.service_url, topic)
     others = [places[0], *places[3:]]
     assert [each.position for each in await receive(client, COUNT - 2)] == others

@@ -14,10 +14,11 @@ from bridge.protocol import commands
 from bridge.protocol.named_requests import coordinator_topic
 from bridge.protocol.pulsar_pb2 import BaseCommand, Schema, TxnAction
 from tests.bridge_process import BridgeProcess, now_ms
-from tests.broker.test_java_tools import Tools
 from tests.clients import Clients, admin, drain, publish, receive, rest_path, shared, texts
 from tests.helpers import wait_until, wait_until_async
+from tests.java_tools import Tools
 from tests.raw_client import RawClient, raw_client
+from tests.transactions import ask
 from tests.two_brokers import COORDINATORS, TwoBrokers
 
 ENDED = "client session ends"
@@ -29,13 +30,6 @@ def bridge(two_brokers: TwoBrokers, tmp_path_factory: pytest.TempPathFactory) ->
     process = BridgeProcess(two_brokers, tmp_path_factory.mktemp("bridge")).start()
     yield process
     process.stop()
-
-
-@pytest.fixture
-def tools(tmp_path: Path) -> Iterator[Tools]:
-    made = Tools(tmp_path)
-    yield made
-    made.stop()
 
 
 def both(two_brokers: TwoBrokers, prefix: str) -> list[str]:
@@ -66,17 +60,7 @@ async def transact(client: RawClient, kind: BaseCommand.Type, field: str, **fiel
     tries: list[Any] = []
 
     async def agreed() -> bool:
-        command = BaseCommand(type=kind)
-        body = getattr(command, field)
-        body.request_id = request_id = client.next_request_id()
-        for name, value in fields.items():
-            if isinstance(value, list):
-                getattr(body, name).extend(value)
-            else:
-                setattr(body, name, value)
-        answer = await client.request(command, request_id)
-        assert answer.type != BaseCommand.ERROR, answer
-        tries.append(getattr(answer, field.removesuffix("Request") + "Response"))
+        tries.append(await ask(client, kind, field, **fields))
         return not tries[-1].HasField("error")
 
     await wait_until_async(agreed, f"{field}: {tries[-1:]}", timeout=30, interval=0.2)
