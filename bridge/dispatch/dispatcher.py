@@ -400,15 +400,17 @@ class Dispatcher(Generic[C]):
         state = unacked.consumer
         state.positions.pop(position, None)
         state.unacked_messages -= unacked.message_count
-        if state.blocked:  # fewer can only end it
+        # Looked at for each ack: fewer unacked ones can only end what is blocked.
+        if state.blocked:
             state.blocked = self.unacked_limits.consumer_is_blocked(state.unacked_messages, before=True)
-        self._count(-unacked.message_count)
-        self._unblock()
+        self._unacked_messages -= unacked.message_count
+        if self._new_blocked:
+            self._count(0)
+        if self._blocked:
+            self._unblock()
 
     def _count(self, messages: int) -> None:
         self._unacked_messages += messages
-        if messages < 0 and not self._new_blocked:
-            return
         unacked, before = self._unacked_messages, self._new_blocked
         self._new_blocked = self.unacked_limits.subscription_is_blocked(unacked, before=before)
 

@@ -2,9 +2,9 @@
 
 import base64
 import binascii
-from functools import lru_cache
-from struct import unpack
 from typing import Final, NamedTuple
+
+import mmh3
 
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import entry_metadata
@@ -12,9 +12,6 @@ from bridge.protocol.pulsar_pb2 import CommandSubscribe, KeySharedMode
 
 HASHES: Final = 1 << 16
 """Hashes of keys are below it; 0 means that there is none (source: `StickyKeyConsumerSelector`)."""
-
-_KEYS_CACHED: Final = 1 << 14
-_WORD: Final = 0xFFFFFFFF
 
 
 class KeySharing(NamedTuple):
@@ -73,25 +70,6 @@ def ring_hash(hashed_key: int) -> int:
     return hashed_key % (HASHES - 1) + 1
 
 
-@lru_cache(_KEYS_CACHED)
 def hashed(key: bytes) -> int:
-    """As the broker hashes: 31 bits (source: `Murmur3_32Hash.makeHash`)."""
-    return murmur3_32(key) & 0x7FFFFFFF
-
-
-def murmur3_32(data: bytes) -> int:
-    """MurmurHash3, 32 bits of the x86 variant, seed 0."""
-    length = len(data)
-    whole = length & ~3
-    value = 0
-    for word in unpack(f"<{length // 4}I", data[:whole]):
-        word = word * 0xCC9E2D51 & _WORD
-        value ^= (word << 15 | word >> 17) * 0x1B873593 & _WORD
-        value = ((value << 13 | value >> 19) & _WORD) * 5 + 0xE6546B64 & _WORD
-    if whole < length:
-        word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _WORD
-        value ^= (word << 15 | word >> 17) * 0x1B873593 & _WORD
-    value ^= length
-    value = (value ^ value >> 16) * 0x85EBCA6B & _WORD
-    value = (value ^ value >> 13) * 0xC2B2AE35 & _WORD
-    return value ^ value >> 16
+    """As the broker hashes: MurmurHash3, 31 bits of the 32-bit x86 variant, seed 0 (source: `Murmur3_32Hash`)."""
+    return mmh3.hash(key, 0, signed=False) & 0x7FFFFFFF

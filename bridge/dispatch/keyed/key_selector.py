@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from bridge.dispatch.dispatcher import Ranges
-from bridge.protocol.sticky_keys import murmur3_32, ring_hash
+from bridge.protocol.sticky_keys import hashed, ring_hash
 
 POINTS: Final = 100
 """Pulsar's `subscriptionKeySharedConsistentHashingReplicaPoints`: points of each consumer on the ring."""
@@ -78,7 +78,7 @@ class HashRing(Generic[C]):
 
 def points_of(name: str, number: int) -> list[int]:
     """Where on the ring the points of the `number`th consumer of a name are."""
-    return [ring_hash(murmur3_32(f"{name}\0{number}\0{point}".encode()) & 0x7FFFFFFF) for point in range(POINTS)]
+    return [ring_hash(hashed(f"{name}\0{number}\0{point}".encode())) for point in range(POINTS)]
 
 
 class StickyRanges(Generic[C]):
