@@ -117,8 +117,9 @@ class Outlet:
             self._parts.dispatcher.advance(*position)
             self._parts.pending.advance(position)
             self.refetch.advance(position)
-        contains = self.view.acks.contains
-        self._ready.drop_all(lambda offer: contains(*offer[:2]) or offer[:2] <= self.polled)
+            # What clients ack one by one was handed out, and waits no more: only what is skipped, or expired, does.
+            contains = self.view.acks.contains
+            self._ready.drop_all(lambda offer: contains(*offer[:2]))
 
     # -- what operators want
 
