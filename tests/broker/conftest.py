@@ -32,16 +32,19 @@ def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     process.stop()
 
 
-@pytest.fixture(scope="session")
+# The others end with the module that asked for them: each takes a gigabyte or more, and jobs of Spark need room too.
+
+
+@pytest.fixture(scope="module")
 def secured() -> Iterator[EmbeddedPulsar]:
-    """A broker with authentication and authorization, for all tests of this process."""
+    """A broker with authentication and authorization."""
     with _needed(), secured_pulsar() as broker:
         yield broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_brokers() -> Iterator[TwoBrokers]:
-    """A cluster of two brokers, for all tests of this process that ask for one; it takes half a minute."""
+    """A cluster of two brokers; it takes half a minute."""
     with _needed(), TwoBrokers() as cluster:
         yield cluster
 
