@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from bridge.dispatch.dispatcher import Again, Dispatcher, Offer, PositionKey, Redelivery, still_unacked
+from bridge.dispatch.dispatcher import (
+    ACK_SET_WORDS_MAX,
+    Again,
+    Dispatcher,
+    Offer,
+    PositionKey,
+    Redelivery,
+    still_unacked,
+)
 from bridge.limits import DispatchLimits
 from tracker import Position
 
@@ -87,6 +95,7 @@ class PendingAcks(Generic[C]):
         self._dispatcher = dispatcher
         self._limits = limits
         self._marks: dict[PositionKey, _Mark] = {}
+        self._noted = 0  # ack sets in all parts of all marks
         self._open: dict[Transaction, _Open] = {}
         self._unknown: dict[Transaction, None] = {}  # of these
         self._counts: dict[PositionKey, int] = {}  # aborts of what was never handed out
@@ -115,14 +124,18 @@ class PendingAcks(Generic[C]):
     # -- acks
 
     def note(self, transaction: Transaction, acks: Iterable[PartialAck], now_s: float) -> None:
-        """They are on their way to the broker. What is too much is not noted, and may be delivered again."""
+        """They are on their way to the broker. What is too much is not noted, and may be delivered again.
+
+        Too much is what no client needs, who acks what it was handed: in all, of one entry, or of one batch.
+        """
         opened = self._open.setdefault(transaction, _Open(now_s))
         opened.heard_s = now_s
         for position, ack_set in acks:
-            if position not in self._marks and len(self._marks) >= self._limits.max_unacked_per_subscription:
+            if self._noted >= self._limits.max_unacked_per_subscription or len(ack_set) > ACK_SET_WORDS_MAX:
                 continue
-            mark = self._marks.setdefault(position, _Mark())
-            mark.parts.setdefault(transaction, {}).setdefault(ack_set, False)
+            part = self._marks.setdefault(position, _Mark()).parts.setdefault(transaction, {})
+            self._noted += ack_set not in part
+            part.setdefault(ack_set, False)
             opened.positions[position] = None
         if not opened.positions:
             del self._open[transaction]
@@ -138,6 +151,7 @@ class PendingAcks(Generic[C]):
                 self._take(position)
             elif not part[ack_set]:  # the same ack, given twice, is refused the second time
                 del part[ack_set]
+                self._noted -= 1
                 if not part:
                     self._drop_part(transaction, position)
                 self._unpark(position, again=None, more=0)
@@ -155,7 +169,8 @@ class PendingAcks(Generic[C]):
         mark = self._marks.pop(position, None)
         self._suspects.pop(position, None)
         self._counts.pop(position, None)
-        for transaction in () if mark is None else mark.parts:
+        for transaction, part in () if mark is None else mark.parts.items():
+            self._noted -= len(part)
             self._leave(transaction, position)
 
     def advance(self, position: Position) -> None:
@@ -275,11 +290,11 @@ class PendingAcks(Generic[C]):
         if parked is not None:
             transaction = Transaction.unknown(position)
             self.note(transaction, [(position, ())], now_s)
-            mark = self._marks.get(position)
-            if mark is not None:
+            part = self._part(transaction, position)
+            if part is not None:
                 self._unknown[transaction] = None
-                mark.parts[transaction][()] = True
-                mark.parked = parked
+                part[()] = True
+                self._marks[position].parked = parked
             else:
                 self._dispatcher.put_back(position, parked)
 
@@ -344,6 +359,7 @@ class PendingAcks(Generic[C]):
     def clear(self) -> None:
         """Forget everything: dispatch ends here."""
         self._marks.clear()
+        self._noted = 0
         self._open.clear()
         self._unknown.clear()
         self._counts.clear()
@@ -365,7 +381,7 @@ class PendingAcks(Generic[C]):
     def _drop_part(self, transaction: Transaction, position: PositionKey) -> None:
         """The mark stays as long as something is parked in it."""
         mark = self._marks[position]
-        mark.parts.pop(transaction, None)
+        self._noted -= len(mark.parts.pop(transaction, ()))
         if not mark.parts and mark.parked is None:
             del self._marks[position]
         self._leave(transaction, position)
@@ -396,3 +412,9 @@ class PendingAcks(Generic[C]):
         self._dispatcher.put_back(
             position, redelivery._replace(redelivery_count=count, again=again or redelivery.again)
         )
+
+    def check(self) -> None:
+        """Derive the count of what is noted anew (tests)."""
+        assert self._noted == sum(len(part) for mark in self._marks.values() for part in mark.parts.values())
+        pairs = {(each, position) for position, mark in self._marks.items() for each in mark.parts}
+        assert pairs == {(each, position) for each, opened in self._open.items() for position in opened.positions}

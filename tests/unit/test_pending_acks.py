@@ -35,6 +35,7 @@ class Subscription:
         sendable = self.pending.sift(offers)
         self.dispatcher.assign(sendable)
         self.dispatcher.check()
+        self.pending.check()
         return [(each[:2], each.redelivery_count) for each in sendable]
 
     def ack(self, transaction: Transaction, *positions: PositionKey, agreed: bool | None = True) -> None:
@@ -48,7 +49,9 @@ class Subscription:
         self.pending.answered(transaction, [(position, (bits,))], True)
 
     def end(self, transaction: Transaction, committed: bool, trusted: bool = True) -> Committed:
-        return self.pending.ended(transaction, committed, trusted=trusted)
+        done = self.pending.ended(transaction, committed, trusted=trusted)
+        self.pending.check()
+        return done
 
 
 def test_an_abort_brings_it_again_counted_once() -> None:
@@ -241,3 +244,27 @@ def test_too_many_acks_are_not_noted() -> None:
     it.end(ONE, committed=False)
     it.ack(TWO, C)
     assert it.pending.open_transactions == 1
+
+
+def test_one_entry_in_many_transactions_is_too_much() -> None:
+    it = Subscription(max_unacked_per_subscription=3, max_unacked_per_consumer=3)
+    for number in range(5):
+        it.ack(Transaction(0, number), A, agreed=None)
+    assert it.pending.open_transactions == 3
+    for number in range(5):
+        it.end(Transaction(0, number), committed=False)
+    assert A not in it.pending
+    it.ack(ONE, B)
+    assert it.offer(A, B) == [(A, 3)]
+
+
+def test_one_batch_by_many_ack_sets_is_too_much() -> None:
+    it = Subscription(message_count=64, max_unacked_per_subscription=3, max_unacked_per_consumer=3)
+    it.pending.note(ONE, [(A, (1 << number,)) for number in range(10)], 0)
+    it.pending.note(ONE, [(B, (0,) * 2_000)], 0)
+    assert B not in it.pending
+    it.pending.check()
+    it.pending.discard(A)
+    it.ack(ONE, B)
+    assert B in it.pending
+    it.pending.check()
