@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bridge.embedded import EmbeddedPulsar
+from tests.transactions import TRANSACTIONAL
 
 TENANT = "acme"
 NAMESPACE = f"{TENANT}/orders"
@@ -52,6 +53,7 @@ def broker_config() -> dict[str, str]:
         "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
         "tokenSecretKey": f"data:;base64,{base64.b64encode(_SECRET).decode()}",
         "superUserRoles": "admin",
+        **TRANSACTIONAL,
         "authenticationRefreshCheckSeconds": "1",
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
         "brokerClientAuthenticationParameters": f"token:{token_of('admin')}",

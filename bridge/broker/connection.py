@@ -44,6 +44,7 @@ class BrokerError(Exception):
         """`code`: the broker's ServerError, None when there was no answer."""
         super().__init__(message if code is None else f"{ServerError.Name(code)}: {message}")
         self.code = code
+        self.message = message
 
 
 class ConnectionClosed(BrokerError):

@@ -60,13 +60,20 @@ class Lookups:
         return step
 
     async def upstream_of(self, topic: str) -> Upstream:
-        """The connection to the broker of `topic`, looked up when this client has not done so. Raises BrokerError."""
+        """The connection to the broker of `topic`, looked up when this client has not done so. Raises BrokerError.
+
+        Where the client may not look up, the first broker: one that is asked without a lookup says what the client may,
+        in its own words, and lets it do some things for which it needs no permission to look up (transactions).
+        """
         url, doubts = self._brokers.get(topic, ("", 0))
         if not url or doubts != self._doubts.get(url, 0):
             found = await self.resolve(CommandLookupTopic(topic=topic, request_id=0))
-            if isinstance(found, Refused):
+            if isinstance(found, Found):
+                url = found.url
+            elif found.code == ServerError.AuthorizationError:
+                url = self._service_url
+            else:
                 raise BrokerError(found.message, found.code)
-            url = found.url
         return await self._connect(url)
 
     def doubt(self, url: str) -> None:

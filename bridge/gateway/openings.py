@@ -201,4 +201,4 @@ class Openings:
         self._requests.done(request_id)
         code = error.code or ServerError.ServiceNotReady
         self._session.note_refusal(request_id, ServerError.Name(code), str(error))
-        self._session.write_client(encode_frame(refusal(request_id, code, str(error))))
+        self._session.write_client(encode_frame(refusal(request_id, code, error.message)))

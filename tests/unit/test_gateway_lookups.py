@@ -113,12 +113,21 @@ async def test_a_broker_that_wants_to_be_asked_through_its_service_url() -> None
 
 
 async def test_refusals_are_given_back_and_not_remembered() -> None:
+    refusal = answer(Failed, error=ServerError.TopicNotFound, message="not there")
+    brokers = Brokers(first=[refusal, refusal, answer(Connect, "owner")], owner=[])
+    assert await brokers.lookups.resolve(request()) == Refused(ServerError.TopicNotFound, "not there")
+    with pytest.raises(BrokerError, match="not there") as caught:
+        await brokers.lookups.upstream_of(TOPIC)
+    assert (caught.value.code, caught.value.message) == (ServerError.TopicNotFound, "not there")
+    assert (await brokers.lookups.upstream_of(TOPIC)).url == "pulsar://owner:6650"
+
+
+async def test_who_may_not_look_up_is_answered_by_the_first_broker() -> None:
+    """Each time anew, until the permission is there."""
     refusal = answer(Failed, error=ServerError.AuthorizationError, message="not yours")
     brokers = Brokers(first=[refusal, refusal, answer(Connect, "owner")], owner=[])
     assert await brokers.lookups.resolve(request()) == Refused(ServerError.AuthorizationError, "not yours")
-    with pytest.raises(BrokerError, match="not yours") as caught:
-        await brokers.lookups.upstream_of(TOPIC)
-    assert caught.value.code == ServerError.AuthorizationError
+    assert (await brokers.lookups.upstream_of(TOPIC)).url == FIRST
     assert (await brokers.lookups.upstream_of(TOPIC)).url == "pulsar://owner:6650"
 
 
