@@ -131,12 +131,15 @@ class RawClient(asyncio.Protocol):
 
     # -- commands
 
-    async def handshake(self, *, refreshes: bool = False, **fields: Any) -> BaseCommand:
-        """Say CONNECT; returns CONNECTED or ERROR. `refreshes`: the client can be asked for new credentials."""
+    async def handshake(self, *, refreshes: bool = False, broker_metadata: bool = False, **fields: Any) -> BaseCommand:
+        """Say CONNECT; returns CONNECTED or ERROR. `refreshes`: the client can be asked for new credentials;
+        `broker_metadata`: it knows what brokers note of entries.
+        """
         command = BaseCommand(type=BaseCommand.CONNECT)
         command.connect.client_version = "raw"
         command.connect.protocol_version = 21
         command.connect.feature_flags.supports_auth_refresh = refreshes
+        command.connect.feature_flags.supports_broker_entry_metadata = broker_metadata
         for name, value in fields.items():
             setattr(command.connect, name, value)
         self.send(command)

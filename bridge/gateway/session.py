@@ -72,6 +72,7 @@ class ClientSession(SlicedReads):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(limits.max_connect_command_bytes)
+        self.knows_broker_metadata = False
         self._connected = False
         self._upstreams = SessionUpstreams(self, self.spawn, limits, host.trusted)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -182,6 +183,7 @@ class ClientSession(SlicedReads):
         if frame.type == BaseCommand.CONNECT and self._upstreams.connect is None:
             body_of(frame)
             connect = self._upstreams.connect = frame.command()
+            self.knows_broker_metadata = connect.connect.feature_flags.supports_broker_entry_metadata
             # Only a proxy in front of us would set it; the bridge itself decides where to connect.
             connect.connect.ClearField("proxy_to_broker_url")
             self.spawn(self._open_first(connect))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bridge.protocol import commands
-from bridge.protocol.frames import MessageFramer
+from bridge.protocol.frames import MessageFramer, without_broker_metadata
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from bridge.protocol.sent import Sent
@@ -22,6 +22,10 @@ class ClientWriter(Protocol):
     @property
     def peer(self) -> str:
         """Its address, for logs and stats."""
+
+    @property
+    def knows_broker_metadata(self) -> bool:
+        """Whether it said that it knows what to do with what brokers note of entries."""
 
     def write_client(self, data: bytes) -> None:
         """Send bytes."""
@@ -88,9 +92,10 @@ class TrackedConsumer:
 
     def send(self, entries: Iterable[tuple[int, int, int, tuple[int, ...], bytes]]) -> None:
         """Write MESSAGE frames for `(ledger, entry, redelivery_count, ack_set, raw)`, in one go."""
-        head = self._framer.head
+        head, as_it_is = self._framer.head, self._writer.knows_broker_metadata
         parts: list[bytes] = []
-        for ledger, entry, redelivery_count, ack_set, raw in entries:
+        for ledger, entry, redelivery_count, ack_set, stored in entries:
+            raw = stored if as_it_is else without_broker_metadata(stored)
             parts.append(head(ledger, entry, redelivery_count, len(raw), ack_set))
             parts.append(raw)
         self._writer.write_client(b"".join(parts))

@@ -26,6 +26,8 @@ def connect(auth_token: str | None, proxy_to: str | None = None) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.CONNECT)
     command.connect.client_version = CLIENT_VERSION
     command.connect.protocol_version = PROTOCOL_VERSION
+    # What a broker has noted of an entry is for the clients that ask for it: the bridge passes it on to them.
+    command.connect.feature_flags.supports_broker_entry_metadata = True
     if auth_token is not None:
         command.connect.auth_method_name = "token"
         command.connect.auth_data = auth_token.encode()

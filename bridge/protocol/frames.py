@@ -171,6 +171,16 @@ def entry_parts(entry: bytes) -> tuple[MessageMetadata, bytes]:
     return metadata, entry[end:]
 
 
+def without_broker_metadata(entry: bytes) -> bytes:
+    """An entry without what the broker has noted of it, as for clients that do not know of that.
+
+    Source: `Commands.skipBrokerEntryMetadataIfExist`.
+    """
+    if entry[:2] != BROKER_ENTRY_METADATA_MAGIC or len(entry) < 6:
+        return entry
+    return entry[6 + _read_size(entry, 2) :]
+
+
 def _metadata(entry: bytes) -> tuple[MessageMetadata, int]:
     """With where it ends: the payload may be large, and few want a copy."""
     position = 0

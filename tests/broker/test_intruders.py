@@ -199,7 +199,7 @@ async def test_consumer_ids_of_the_gateways_own(bridge: BridgeProcess, topic: st
 class Intruder:
     """A connection that claims a consumer (ClientWriter)."""
 
-    writable, peer = True, "127.0.0.1:1"
+    writable, peer, knows_broker_metadata = True, "127.0.0.1:1", False
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -12,10 +12,10 @@ TOPIC_HEX = TOPIC.encode().hex()
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (commands.connect(None), "080212170a1370756c7361722d64656c61792d6272696467652014"),
+        (commands.connect(None), "0802121b0a1370756c7361722d64656c61792d627269646765201452021001"),
         (
             commands.connect("token"),
-            "080212250a1370756c7361722d64656c61792d6272696467651a05746f6b656e20142a05746f6b656e",
+            "080212290a1370756c7361722d64656c61792d6272696467651a05746f6b656e20142a05746f6b656e52021001",
         ),
         (commands.lookup(TOPIC, 7, False), f"0817ba01230a1d{TOPIC_HEX}10071800"),
         (commands.lookup(TOPIC, 8, True), f"0817ba01230a1d{TOPIC_HEX}10081801"),

@@ -17,6 +17,7 @@ from bridge.protocol.frames import (
     encode_frame,
     encode_varint,
     entry_metadata,
+    without_broker_metadata,
 )
 from bridge.protocol.pulsar_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 
@@ -263,6 +264,15 @@ def test_metadata_behind_any_headers(
     assert stored.deliver_at_ms == deliver_at
     assert stored.raw == raw
     assert not stored.marker
+
+
+@given(st.booleans(), st.binary(max_size=50))
+def test_without_what_the_broker_has_noted(checksum: bool, payload: bytes) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    bare = entry_of(metadata, payload, checksum=checksum, broker_metadata=False)
+    assert without_broker_metadata(bare) == bare
+    assert without_broker_metadata(entry_of(metadata, payload, checksum=checksum, broker_metadata=True)) == bare
+    assert without_broker_metadata(BROKER_ENTRY_METADATA_MAGIC) == BROKER_ENTRY_METADATA_MAGIC
 
 
 def test_markers() -> None:

@@ -32,6 +32,7 @@ class Writer:
 
     writable = True
     peer = "test"
+    knows_broker_metadata = False
 
     def __init__(self) -> None:
         self.sent: list[CommandMessage] = []
