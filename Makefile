@@ -12,7 +12,7 @@ REPORTS := build/reports
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: test-failed test-on differential simulate fuzz mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators crash rebuild-long race-long clients interleavings soak lowest installed-size proto lock clean
+.PHONY: test-failed test-on differential simulate fuzz mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators bench-clients crash rebuild-long race-long clients interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -109,6 +109,10 @@ bench-index: $(STAMP) ## the index alone at 100 million entries; 16 GB of disk, 
 bench-rebuild: $(STAMP) ## the rebuild by Spark beside the broker's own, and live traffic beside it; into benchmarks/results
 	$(BIN)/python -m benchmarks.rebuild $(REBUILD_ARGS)
 	$(BIN)/python -m benchmarks.live_rebuild $(LIVE_ARGS)
+
+bench-clients: $(STAMP) ## Key_Shared beside Shared, and TLS beside none, through the bridge; into benchmarks/results
+	$(BIN)/python -m benchmarks.key_shared $(CLIENTS_ARGS)
+	$(BIN)/python -m benchmarks.tls $(CLIENTS_ARGS)
 
 bench-operators: $(STAMP) ## pages, REST and scrapes with 100 million pending and 500 topics, and beside live traffic; into benchmarks/results
 	$(BIN)/python -m benchmarks.operators $(OPERATORS_ARGS)

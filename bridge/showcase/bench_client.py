@@ -89,8 +89,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--kind", default="Shared")
     parser.add_argument("--keys", type=int, default=0)
+    parser.add_argument("--trust", help="file with the authorities of a service URL with TLS")
     given = parser.parse_args()
-    client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    trust = {"tls_trust_certs_file_path": given.trust} if given.trust else {}
+    client = pulsar.Client(given.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **trust)
     if given.workload == "throughput":
         figures = throughput(client, given.messages, given.size, given.kind)
     else:

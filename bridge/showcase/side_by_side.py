@@ -61,7 +61,7 @@ def workloads(given: Wanted) -> dict[str, list[str]]:
 
 
 @contextmanager
-def bridge_process(broker: EmbeddedPulsar, data_dir: str) -> Iterator[str]:
+def bridge_process(broker: EmbeddedPulsar, data_dir: str, **environment: str) -> Iterator[str]:
     """Start a bridge in front of `broker` as an operator would; gives its service URL."""
     port, web_port = free_port(), free_port()
     process = subprocess.Popen(
@@ -71,7 +71,7 @@ def bridge_process(broker: EmbeddedPulsar, data_dir: str) -> Iterator[str]:
             *("--data-dir", data_dir, "--port", str(port), "--web-port", str(web_port)),
             *("--advertised-address", "127.0.0.1"),
         ],
-        env={**os.environ, "DELAY_BRIDGE_LOG_LEVEL": "warning"},
+        env={**os.environ, "DELAY_BRIDGE_LOG_LEVEL": "warning", **environment},
     )
     try:
         wait_ready(process, f"http://127.0.0.1:{web_port}/readyz")
