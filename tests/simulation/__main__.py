@@ -14,7 +14,7 @@ from tests.simulation.scenario import Outcome, Size, live
 from tests.simulation.shrink import shrunk
 
 FOUND = Path(__file__).parent / "found.json"
-"""[seed, seconds, faults, messages] of what broke a promise, at some time."""
+"""[seed, seconds, faults, messages, kind of subscription] of what broke a promise, at some time."""
 
 
 def main() -> int:
@@ -28,9 +28,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=Size().seconds)
     parser.add_argument("--faults", type=int, default=Size().faults)
     parser.add_argument("--messages", type=int, default=Size().messages)
+    parser.add_argument("--kind", choices=["Shared", "Key_Shared"], help="of the subscription; else as the seed says")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    size = Size(given.seconds, given.faults, given.messages)
+    size = Size(given.seconds, given.faults, given.messages, kind=given.kind)
     if given.seed is not None:
         outcome = run((given.seed, size))
         if given.shrink and outcome.broken is not None:
@@ -38,7 +39,9 @@ def main() -> int:
         print(*outcome.history, sep="\n")
         return outcome.broken is not None
     if given.found:
-        return run_all([(seed, Size(*rest)) for seed, *rest in json.loads(FOUND.read_text())], given.processes)
+        rows: list[tuple[int, float, int, int, str]] = json.loads(FOUND.read_text())
+        found = [(seed, Size(seconds, faults, messages, kind=kind)) for seed, seconds, faults, messages, kind in rows]
+        return run_all(found, given.processes)
     return run_all([(seed, size) for seed in range(given.first, given.first + given.seeds)], given.processes)
 
 

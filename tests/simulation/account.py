@@ -4,53 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 
 from bridge.protocol.frames import entry_parts
+from tests.simulation.key_account import KeyAccount, Stay
+from tests.simulation.messages import SETTLED_S, Broken, Message, Place
 
-SETTLED_S = 1.5
-"""An ack counts as the bridge's and the broker's when nothing happened so long before and after it."""
 STORED_S = 12.0
 """Brokers store cursors every ten seconds, or every second."""
 NOTICED_S = 10.0
 """By then a bridge that nothing disturbs knows what became of the topic or its cursor: it asks every two seconds."""
-Place = tuple[int, int]
-
-
-class Broken(AssertionError):
-    """A promise was not kept."""
-
-
-@dataclass
-class Message:
-    """One published message."""
-
-    text: str
-    deliver_at_ms: int | None
-    place: Place | None = None
-    stored_at: float | None = None
-    received: list[float] = field(default_factory=list)
-    acked: list[float] = field(default_factory=list)
-    nacked: list[float] = field(default_factory=list)
-    forgotten_at: float = -math.inf
-    """When the broker lost an ack of it."""
-    remembered_at: float = -math.inf
-    """When an ack of it that a seek had taken back counted at the broker again."""
-    expired_at: float | None = None
-    """When the broker moved the cursor past it."""
-    life: int = 0
-    """How often the topic had been deleted when it was published."""
 
 
 class Account:
     """Of one topic and subscription; times are true seconds."""
 
     def __init__(
-        self, now_s: Callable[[], float], now_ms: Callable[[], int], is_stored: Callable[[Place], bool]
+        self,
+        now_s: Callable[[], float],
+        now_ms: Callable[[], int],
+        is_stored: Callable[[Place], bool],
+        consumers: Iterable[str] = ("consumer",),
     ) -> None:
-        """`is_stored`: whether the broker has an entry still."""
+        """`is_stored`: whether the broker has an entry still; `consumers`: of the subscription, none is there yet."""
         self.messages: dict[str, Message] = {}
+        self.keys: KeyAccount | None = None
+        """Where keys are shared."""
         self.now_ms = now_ms
         self.redelivered = 0
         self.on_received: Callable[[str], None] = lambda _: None
@@ -60,6 +39,7 @@ class Account:
         self._is_stored = is_stored
         self._moved: list[tuple[float, float, bool]] = []
         self._disturbed: list[list[float]] = []
+        self._away = set(consumers)
         self._away_since: float | None = 0.0
         self._here_since = math.inf
         self._names = 0
@@ -74,9 +54,9 @@ class Account:
         self._names += 1
         return f"m{self._names}"
 
-    def published(self, text: str, deliver_at_ms: int | None) -> None:
+    def published(self, text: str, deliver_at_ms: int | None, key: str) -> None:
         """It may be stored."""
-        self.messages[text] = Message(text, deliver_at_ms, life=self._lives)
+        self.messages[text] = Message(text, deliver_at_ms, key, life=self._lives)
 
     def stored(self, text: str, place: Place) -> None:
         """It is stored for certain."""
@@ -84,8 +64,8 @@ class Account:
         message.place, message.stored_at = place, self._now_s()
         self._by_place[place] = message
 
-    def received(self, raw: bytes, place: Place, sent_ms: int, sender: str) -> int:
-        """A message came, sent when the sender's clock said `sent_ms`; returns its number of messages."""
+    def received(self, raw: bytes, place: Place, sent_ms: int, sender: str, stay: Stay) -> int:
+        """A message came to a consumer, sent when the sender's clock said `sent_ms`; returns its number of messages."""
         metadata, payload = entry_parts(raw)
         message = self.messages.get(payload.decode().rstrip("."))
         if message is None:
@@ -100,18 +80,28 @@ class Account:
         self._by_place[place] = message
         self.redelivered += bool(message.received)
         message.received.append(now)
+        if self.keys is not None:
+            self.keys.received(message, stay, sender)
         return max(metadata.num_messages_in_batch, 1)
 
     def acked(self, place: Place) -> None:
         """The consumer sent an ack."""
         self._by_place[place].acked.append(self._now_s())
+        self._given_up(place)
 
     def nacked(self, place: Place) -> None:
         """The consumer wants it again."""
         self._by_place[place].nacked.append(self._now_s())
+        self._given_up(place)
 
-    def here(self, here: bool) -> None:
-        """The consumer is subscribed, or not any more."""
+    def _given_up(self, place: Place) -> None:
+        if self.keys is not None:
+            self.keys.given_up(self._by_place[place])
+
+    def here(self, consumer: str, here: bool) -> None:
+        """A consumer is subscribed, or not any more: one that is away may have had whatever is acked then."""
+        (self._away.discard if here else self._away.add)(consumer)
+        here = not self._away
         if here and self._away_since is not None:
             self._disturbed.append([self._away_since, self._now_s()])
             self._away_since, self._here_since = None, self._now_s()
@@ -120,7 +110,7 @@ class Account:
 
     @property
     def present_s(self) -> float:
-        """How long the consumer has been there; below 0 while it is not."""
+        """How long all consumers have been there; below 0 while one is not."""
         return self._now_s() - self._here_since
 
     @contextlib.contextmanager

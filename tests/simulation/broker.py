@@ -16,6 +16,7 @@ from bridge.protocol.pulsar_pb2 import (
     MessageIdData,
     ServerError,
 )
+from bridge.protocol.sticky_keys import KeySharing, ranges_of
 from tests.simulation.hosts import Process
 from tests.simulation.ledgers import Topic
 from tests.simulation.network import End
@@ -27,6 +28,8 @@ BY_BROKER = 2**64 - 1
 """The request id of what no client asked for."""
 NOWHERE = 2**64 - 1
 KEEP_ALIVE_S = 30.0
+Ranges = tuple[tuple[int, int], ...]
+"""Of hashes of keys, both ends included."""
 
 
 class Refused(Exception):
@@ -49,6 +52,8 @@ class Consumer:
         self.id = subscribe.consumer_id
         self.name = subscribe.consumer_name or f"c-{subscribe.consumer_id}"
         self.kind = subscribe.subType
+        self.sharing = KeySharing.of(subscribe)
+        self.ranges: Ranges = ranges_of(subscribe)
         self.metadata = {each.key: each.value for each in subscribe.metadata}
         self.reads = not subscribe.durable
         self.permits = 0
@@ -296,7 +301,7 @@ class Broker(asyncio.Protocol):
         topic = self._cluster.topics[consumer.topic]
         cursor = topic.cursors[consumer.subscription]
         if body.ack_type == CommandAck.Cumulative:
-            if consumer.kind != CommandSubscribe.Shared:
+            if consumer.kind not in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared):
                 number = self._number_acked(topic, body.message_id[0])
                 if number is not None:
                     if self._cluster.on_kept is not None:

@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from bridge.protocol.frames import Frame, FrameDecoder, encode_frame
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, MessageMetadata
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, KeySharedMode, MessageMetadata
 from bridge.protocol.service_url import parse_service_url
-from tests.simulation.account import Account, Broken
+from tests.simulation.account import Account
+from tests.simulation.key_account import Stay
+from tests.simulation.messages import Broken
 from tests.simulation.network import End
 
 PATIENCE_S = 10.0
@@ -113,6 +115,10 @@ class Wire(asyncio.Protocol):
         if self.end is not None:
             self.end.close()
 
+    def is_dead(self) -> bool:
+        """Whether the line is lost, or swallows what is said."""
+        return self.end is None or any(self.end.connection.silent)
+
 
 async def connect(url: str, on_command: Callable[[BaseCommand, Frame], None]) -> Wire:
     """Connect and shake hands. Raises Lost."""
@@ -162,7 +168,7 @@ class Producer:
         self._numbers = itertools.count()
         self._receipts: dict[int, asyncio.Future[tuple[int, int]]] = {}
 
-    async def publish(self, deliver_at_ms: int | None, messages: int = 1) -> None:
+    async def publish(self, deliver_at_ms: int | None, messages: int = 1, key: str = "") -> None:
         """Until it is stored. A message that may be stored twice has two names."""
         while True:
             if self.away:
@@ -170,7 +176,7 @@ class Producer:
                 continue
             text = self._account.name()
             try:
-                place = await self._once(text, deliver_at_ms, messages)
+                place = await self._once(text, deliver_at_ms, messages, key)
             except Lost:
                 self._wire = None
                 await asyncio.sleep(self._chance.uniform(0.05, 1.0))
@@ -183,7 +189,7 @@ class Producer:
         if self._wire is not None:
             self._wire.close()
 
-    async def _once(self, text: str, deliver_at_ms: int | None, messages: int) -> tuple[int, int]:
+    async def _once(self, text: str, deliver_at_ms: int | None, messages: int, key: str) -> tuple[int, int]:
         if self._wire is None or self._wire.end is None:
             wire = await at_owner(self._urls, self._topic, self._chance, self._on_command)
             command = BaseCommand(type=BaseCommand.PRODUCER)
@@ -199,7 +205,9 @@ class Producer:
             metadata.deliver_at_time = deliver_at_ms
         if messages > 1:
             metadata.num_messages_in_batch = messages
-        self._account.published(text, deliver_at_ms)
+        if key:
+            metadata.partition_key = key
+        self._account.published(text, deliver_at_ms, key)
         sequence_id = next(self._numbers)
         command = BaseCommand(type=BaseCommand.SEND)
         command.send.producer_id, command.send.sequence_id = 1, sequence_id
@@ -218,23 +226,43 @@ class Producer:
             self._wire.close()
 
 
-class Consumer:
-    """Consumes one subscription, Shared, and comes back whenever it is sent away."""
+class Asks(NamedTuple):
+    """How a consumer subscribes; `hashes`: the range of hashes of keys that it wants, first and last."""
 
-    def __init__(self, urls: list[str], topic: str, name: str, account: Account, chance: random.Random) -> None:
+    subscription: str = "s"
+    consumer: str = "consumer"
+    kind: CommandSubscribe.SubType = CommandSubscribe.Shared
+    hashes: tuple[int, int] | None = None
+
+    def put_into(self, subscribe: CommandSubscribe) -> None:
+        """Fill in what it says."""
+        subscribe.subscription, subscribe.consumer_name = self.subscription, self.consumer
+        subscribe.subType, subscribe.initialPosition = self.kind, CommandSubscribe.Earliest
+        if self.hashes is not None:
+            subscribe.keySharedMeta.keySharedMode = KeySharedMode.STICKY
+            subscribe.keySharedMeta.hashRanges.add(start=self.hashes[0], end=self.hashes[1])
+
+
+class Consumer:
+    """Consumes one subscription, alone or with others, and comes back whenever it is sent away."""
+
+    def __init__(self, urls: list[str], topic: str, asks: Asks, account: Account, chance: random.Random) -> None:
         """`urls`: bridges."""
         self.wire: Wire | None = None
         self.thoughtless = 0.0
         """How many of what comes it does not ack: nacks, or forgets."""
         self.pause_s = 0.0
         """How long it takes to ack."""
+        self.usual_pause_s = 0.0
+        """How long it does unless something slows it down."""
         self.away = False
         """Not to come back for a while."""
         self._urls = urls
         self._topic = topic
-        self._name = name
+        self._asks = asks
         self._account = account
         self._chance = chance
+        self._stay = Stay(asks.consumer)
         self._closed: asyncio.Future[None] | None = None
         self._unread = 0
         self._topping_up = False
@@ -263,6 +291,11 @@ class Consumer:
         if self.wire is not None:
             self.wire.close()
 
+    def hang_up(self) -> None:
+        """Its connection is reset."""
+        if self.wire is not None and self.wire.end is not None:
+            self.wire.end.abort()
+
     async def stop(self) -> None:
         """Leave for good."""
         self._stopping = True
@@ -273,19 +306,19 @@ class Consumer:
         wire = await at_owner(self._urls, self._topic, self._chance, self._on_command)
         try:
             command = BaseCommand(type=BaseCommand.SUBSCRIBE)
-            subscribe = command.subscribe
-            subscribe.topic, subscribe.subscription, subscribe.consumer_id = self._topic, self._name, 1
-            subscribe.subType, subscribe.initialPosition = CommandSubscribe.Shared, CommandSubscribe.Earliest
-            subscribe.consumer_name = "consumer"
+            command.subscribe.topic, command.subscribe.consumer_id = self._topic, 1
+            self._asks.put_into(command.subscribe)
             self._closed = asyncio.get_running_loop().create_future()
+            self._stay = Stay(self._asks.consumer, unheard=wire.is_dead)
             self.wire = wire
             await wire.succeed(command, "subscribe")
-            self._account.here(True)
+            self._account.here(self._asks.consumer, True)
             self._unread, self._topping_up = 0, False
             self._flow(wire, PERMITS)
             await asyncio.wait([wire.lost, self._closed], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._account.here(False)
+            self._account.here(self._asks.consumer, False)
+            self._stay.over = True
             self.wire = None
             wire.close()
 
@@ -303,6 +336,7 @@ class Consumer:
     def _on_command(self, command: BaseCommand, frame: Frame) -> None:
         wire = self.wire
         if command.type == BaseCommand.CLOSE_CONSUMER:
+            self._stay.over = True
             if self._closed is not None and not self._closed.done():
                 self._closed.set_result(None)
         elif command.type == BaseCommand.MESSAGE and wire is not None and wire.end is not None:
@@ -314,7 +348,8 @@ class Consumer:
         assert wire.end is not None
         if self._unread <= 0:
             raise Broken(f"a message without a permit for it: {self._unread} are left")
-        batch = self._account.received(frame.entry(), place, wire.end.sent_ms, wire.end.addresses["peername"][0])
+        sender = wire.end.addresses["peername"][0]
+        batch = self._account.received(frame.entry(), place, wire.end.sent_ms, sender, self._stay)
         self._unread -= batch
         if self._unread <= PERMITS // 2 and not self._topping_up:
             self._topping_up = True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
-from tests.simulation.broker import Broker, Consumer, Refused, first_published
+from tests.simulation.broker import Broker, Consumer, Ranges, Refused, first_published
 from tests.simulation.hosts import Host, Process
 from tests.simulation.ledgers import Cursor, CursorState, Place, Topic
 from tests.simulation.network import Address
@@ -41,6 +41,10 @@ class Node:
     def url(self) -> str:
         """Its service URL."""
         return f"pulsar://{self.host.name}:{PORT}"
+
+
+def _overlap(some: Ranges, others: Ranges) -> bool:
+    return any(first <= end and start <= last for first, last in some for start, end in others)
 
 
 class Cluster:
@@ -197,8 +201,10 @@ class Cluster:
         key = consumer.topic, consumer.subscription
         present = self.consumers.setdefault(key, [])
         if present:
-            if present[0].kind != consumer.kind:
+            if (present[0].kind, present[0].sharing) != (consumer.kind, consumer.sharing):
                 raise Refused(ServerError.ConsumerBusy, "Subscription is of different type")
+            if any(_overlap(consumer.ranges, each.ranges) for each in present):
+                raise Refused(ServerError.ConsumerAssignError, "Range conflict with consumer")
             if consumer.kind == CommandSubscribe.Exclusive:
                 raise Refused(ServerError.ConsumerBusy, "Exclusive consumer is already connected")
         if consumer.subscription not in topic.cursors:

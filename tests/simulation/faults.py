@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from tests.simulation.clients import Consumer, Producer
 from tests.simulation.cluster import Node
 from tests.simulation.world import TOPIC, World
 
@@ -38,6 +39,10 @@ def plan(chance: random.Random, begin_s: float, end_s: float, count: int) -> lis
         )
         for _ in range(count)
     )
+
+
+def _consumer(world: World, fault: Fault) -> Consumer:
+    return world.consumers[fault.number % len(world.consumers)]
 
 
 async def inflict(world: World, faults: list[Fault]) -> None:
@@ -123,11 +128,11 @@ async def _forget_readers(world: World, _: Fault) -> None:
 
 async def _seek(world: World, fault: Fault) -> None:
     began = world.loop.time()
-    wire = world.consumer.wire
-    if wire is None:
+    consumer = _consumer(world, fault)
+    if consumer.wire is None:
         return
     world.account.moved(began, False)
-    if await world.client(world.consumer.seek(EARLIEST)):
+    if await world.client(consumer.seek(EARLIEST)):
         world.account.moved(began, True)
     await _perhaps_at_once_down(world, fault)
 
@@ -242,35 +247,39 @@ async def _slow_network(world: World, fault: Fault) -> None:
     world.network.latency_s = before
 
 
-async def _consumer_dies(world: World, _: Fault) -> None:
-    wire = world.consumer.wire
-    if wire is not None and wire.end is not None:
-        wire.end.abort()
+async def _consumer_dies(world: World, fault: Fault) -> None:
+    _consumer(world, fault).hang_up()
 
 
-async def _consumer_vanishes(world: World, _: Fault) -> None:
-    world.consumer.vanish()
+async def _consumer_vanishes(world: World, fault: Fault) -> None:
+    _consumer(world, fault).vanish()
 
 
 async def _everybody_leaves(world: World, fault: Fault) -> None:
-    """Clients of the topic, for long enough that bridges let go of it."""
-    for client in (world.consumer, world.producer):
+    """Clients of the topic, for long enough that bridges let go of it; where keys are shared often one consumer."""
+    clients: list[Consumer | Producer] = [*world.consumers, world.producer]
+    if world.keyed and fault.number % 3:
+        clients = [_consumer(world, fault)]  # its keys are others' meanwhile
+    for client in clients:
         client.away = True
         client.leave()
     await asyncio.sleep(max(fault.for_s, 10.0))
-    world.consumer.away = world.producer.away = False
+    for client in clients:
+        client.away = False
 
 
 async def _thoughtless(world: World, fault: Fault) -> None:
-    world.consumer.thoughtless = (fault.number % 9 + 1) / 10
+    consumer = _consumer(world, fault)
+    consumer.thoughtless = (fault.number % 9 + 1) / 10
     await asyncio.sleep(fault.for_s)
-    world.consumer.thoughtless = 0.0
+    consumer.thoughtless = 0.0
 
 
 async def _slow_consumer(world: World, fault: Fault) -> None:
-    world.consumer.pause_s = fault.for_s / 4
+    consumer = _consumer(world, fault)
+    consumer.pause_s = fault.for_s / 4
     await asyncio.sleep(fault.for_s)
-    world.consumer.pause_s = 0.0
+    consumer.pause_s = consumer.usual_pause_s
 
 
 KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {

@@ -20,9 +20,9 @@ from bridge.gateway.session import ClientSession
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import FrameDecoder, encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand
-from tests.simulation.account import Broken
 from tests.simulation.cluster import PORT
 from tests.simulation.liar import OWN_TOPIC, Liar, connect_command
+from tests.simulation.messages import Broken
 from tests.simulation.network import End
 from tests.simulation.scenario import told_to
 from tests.simulation.world import TOPIC, World
@@ -149,7 +149,7 @@ def attack(seed: int, frames: int = FRAMES_A_WORLD) -> Fuzzed:
 
 async def _attacked(world: World, attacks: list[Attack]) -> None:
     world.start()
-    consuming = world.client(world.consumer.run())
+    consuming = world.client(world.consumers[0].run())
     await asyncio.sleep(15)
     await world.client(world.producer.publish(None))
     neighbours = world.client(_publish(world))
@@ -170,7 +170,7 @@ async def _attacked(world: World, attacks: list[Attack]) -> None:
             raise Broken(f"liars left, and {SETTLES_S:g} s later {_left(world)}, not {before}, and owed is {owed[:5]}")
     if _in_memory() > in_memory:
         raise Broken(f"{_in_memory()} sessions are in memory, {in_memory} were before the liars came")
-    await world.consumer.stop()
+    await world.consumers[0].stop()
     await consuming
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import Size, live
 
-SIZE = Size(60.0, 14, 150, (1, 2, 3))
-CROWDED = Size(300.0, 40, 300, (3,))
+SIZE = Size(60.0, 14, 150, (1, 2, 3), "Shared")
+CROWDED = Size(300.0, 40, 300, (3,), "Shared")
 """For what takes two rare things at once."""
 
 
@@ -52,6 +52,8 @@ def hunt(work: tuple[str, int]) -> Caught:
     sys.unraisablehook = lambda _: None
     MUTATIONS[name].apply()
     size = CROWDED if MUTATIONS[name].crowded else SIZE
+    if MUTATIONS[name].keyed:
+        size = size._replace(kind="Key_Shared")
     for seed in range(1, seeds + 1):
         broken = live(seed, size).broken
         if broken is not None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bridge.broker.connection import BrokerConnection
-from bridge.dispatch.dispatcher import Dispatcher
+from bridge.dispatch.dispatcher import Dispatcher, Offer
+from bridge.dispatch.keyed.key_order import KeyOrder
 from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.harvester import Harvester
@@ -26,13 +27,14 @@ from tracker.near.window import NearTermWindow
 class Mutation(NamedTuple):
     """`promise`: the number of the invariant that it breaks. `quick`: nearly any seed shows it.
 
-    `crowded`: it takes two rare things at once, so lives are longer and have more faults.
+    `crowded`: it takes two rare things at once, so lives are longer and have more faults. `keyed`: keys are shared.
     """
 
     promise: int
     apply: Callable[[], None]
     quick: bool = False
     crowded: bool = False
+    keyed: bool = False
 
 
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
@@ -129,6 +131,23 @@ def _wakes_late(call_later: Any) -> Any:
     return lambda self, wait_s: call_later(self, wait_s + 3.0)
 
 
+def _overtakes(wait: Any) -> Any:
+    def mutated(self: KeyOrder[Any], offer: Offer) -> None:
+        wait(self, offer)
+        offers = self._new[offer.sticky_hash]
+        offers.insert(0, offers.pop())
+
+    return mutated
+
+
+def _free_at_once(let_go: Any) -> Any:
+    def mutated(self: KeyOrder[Any], sticky_hash: int) -> Any:
+        self._more_held.pop(sticky_hash, None)
+        return let_go(self, sticky_hash)
+
+    return mutated
+
+
 MUTATIONS: dict[str, Mutation] = {
     "due 3 ms too soon": Mutation(1, replaced(TopicIndex, "due", _early), quick=True),
     "the clock is taken to go forward only": Mutation(1, replaced(Pump, "__init__", _forward_only)),
@@ -167,4 +186,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a store that failed is never opened anew": Mutation(
         8, replaced(TrackedTopic, "_until_stored", lambda _: _nothing)
     ),
+    "who has entries of a key does not matter": Mutation(9, never(KeyOrder, "hold"), quick=True, keyed=True),
+    "a key is free with the first ack": Mutation(9, replaced(KeyOrder, "let_go", _free_at_once), keyed=True),
+    "what waits of a key is overtaken": Mutation(9, replaced(KeyOrder, "wait", _overtakes), quick=True, keyed=True),
 }

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import structlog
 
 from bridge.dispatch.tracked_subscription import TrackedSubscription
-from tests.simulation.account import Broken
 from tests.simulation.faults import Fault, inflict, plan
 from tests.simulation.hosts import process_of
+from tests.simulation.messages import Broken
 from tests.simulation.world import TOPIC, World
 from tracker import TopicIndex
 
@@ -24,6 +24,7 @@ SETTLES_S = 240.0
 PRESENT_S = 100.0
 """By then a bridge knows its consumer, has read the cursor, and has noticed that former connections are dead."""
 PROMPT_MS = 1_500
+KEYS = ("a", "b", "c", "d", "e", "f", "g")
 
 
 class Size(NamedTuple):
@@ -34,6 +35,8 @@ class Size(NamedTuple):
     messages: int = 400
     bridges: tuple[int, ...] = (2, 2, 3)
     """One of these numbers."""
+    kind: str | None = None
+    """Of the subscription, `Shared` or `Key_Shared`; None: as the seed says, one in three shares keys."""
 
 
 WHOLE = Size()
@@ -53,7 +56,8 @@ class Outcome(NamedTuple):
 def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Outcome:
     """Run a seed, with its own faults or others."""
     chance = random.Random(f"{seed} scenario")
-    world = World(seed, bridges=chance.choice(size.bridges), brokers=2)
+    keyed = random.Random(f"{seed} kind").random() < 1 / 3 if size.kind is None else size.kind == "Key_Shared"
+    world = World(seed, bridges=chance.choice(size.bridges), brokers=2, keyed=keyed)
     if faults is None:
         faults = plan(random.Random(f"{seed} faults"), BEGIN_S, BEGIN_S + size.seconds, size.faults)
     broken: str | None = None
@@ -70,11 +74,13 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
 
 async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     world.start()
-    consuming = world.client(world.consumer.run())
+    consuming = [world.client(consumer.run()) for consumer in world.consumers]
     await asyncio.sleep(BEGIN_S)
     publishing = world.client(_publish(world, size))
     watching = asyncio.ensure_future(_watch(world))
+    coming = asyncio.ensure_future(_come_and_go(world))
     await inflict(world, faults)
+    coming.cancel()
     world.tell("PEACE")
     _heal(world)
     await _within(world, publishing.done, "everything is published", world.loop.time() + SETTLES_S + size.seconds)
@@ -87,8 +93,19 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await _within(world, lambda: _left_at_the_broker(world) == 0, "the broker has every ack")
     watching.cancel()
     _close_ledger(world)
-    await world.consumer.stop()
-    await _within(world, consuming.done, "the consumer has left")
+    for consumer in world.consumers:
+        await consumer.stop()
+    await _within(world, lambda: all(each.done() for each in consuming), "the consumers have left")
+
+
+async def _come_and_go(world: World) -> None:
+    """Where keys are shared they move with the consumers, which have something in hand meanwhile."""
+    chance = random.Random(f"{world.seed} comes and goes")
+    for consumer in world.consumers if world.keyed else ():
+        consumer.usual_pause_s = consumer.pause_s = chance.choice((0.0, 1.0, 5.0))
+    while world.keyed:
+        await asyncio.sleep(chance.uniform(1, 40))
+        chance.choice(world.consumers).leave()
 
 
 async def _watch(world: World) -> None:
@@ -136,8 +153,7 @@ def _close_ledger(world: World) -> None:
 
 def _heal(world: World) -> None:
     """All is well again, and runs."""
-    world.consumer.thoughtless = world.consumer.pause_s = 0.0
-    world.consumer.away = world.producer.away = False
+    world.producer.away = False
     world.network.latency_s = (0.0001, 0.002)
     world.network.cut_off.clear()
     for node in world.cluster.nodes:
@@ -147,10 +163,11 @@ def _heal(world: World) -> None:
         bridge.host.disk.full = False
         bridge.feel("well")
         bridge.start()
-    # What the consumer neither acked nor asked for is given to another one, which is what comes back.
-    wire = world.consumer.wire
-    if wire is not None and wire.end is not None:
-        wire.end.abort()
+    for consumer in world.consumers:
+        consumer.thoughtless = consumer.pause_s = 0.0
+        consumer.away = False
+        # What it neither acked nor asked for is given to another one, which is what comes back.
+        consumer.hang_up()
 
 
 async def _publish(world: World, size: Size) -> None:
@@ -160,10 +177,14 @@ async def _publish(world: World, size: Size) -> None:
     while left > 0:
         burst = min(left, chance.choice((1, 1, 1, 5, 30)))
         left -= burst
+        last_due, key = None, ""
         for _ in range(burst):
             delay_ms = chance.choice((0, 0, 0, 500, 5_000, 40_000, 120_000))
             due = world.account.now_ms() + round(delay_ms * chance.uniform(0.1, 1.0)) if delay_ms else None
-            await world.producer.publish(due, 1 if due or chance.random() < 0.8 else chance.choice((2, 10)))
+            if world.keyed:
+                due = due if last_due is None or chance.random() < 0.5 else last_due
+                last_due, key = due, chance.choice(KEYS)
+            await world.producer.publish(due, 1 if due or chance.random() < 0.8 else chance.choice((2, 10)), key)
         await asyncio.sleep(chance.uniform(0, 2) * burst * size.seconds / size.messages)
 
 

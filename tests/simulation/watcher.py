@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.topics.tracked_topic import TrackedTopic
-from tests.simulation.account import Broken
 from tests.simulation.broker import Consumer
+from tests.simulation.messages import Broken
 from tests.simulation.small import SMALL
 from tracker import Position
 from tracker.store.records import TopicKeys, TopicRecord
@@ -64,6 +65,13 @@ class Watcher:
         deposed_s = self._world.loop.time() - since
         if f"//{sender}:" not in name and deposed_s > DEPOSED_S:
             raise Broken(f"{sender} dispatches, {deposed_s:.0f} s after {name} was elected")
+
+    def dispatch_at(self, host: str) -> Hashable:
+        """Another one whenever the bridge of a host begins to dispatch anew: None while it does not."""
+        bridge = next(each for each in self._world.bridges if each.host.name == host)
+        topic = None if bridge.core is None or not bridge.alive else bridge.core.topics.get(self._topic)
+        subscription = None if topic is None else topic.subscriptions.get("s")
+        return None if subscription is None else (subscription, subscription.generation)
 
     def look(self) -> None:
         """Nobody holds more than the limits say, and nothing goes wrong in a way that nobody thought of."""

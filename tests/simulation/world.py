@@ -1,4 +1,4 @@
-"""A simulated world: brokers, bridges with disks and clocks of their own, a producer, a consumer, and an account."""
+"""A simulated world: brokers, bridges with disks and clocks of their own, a producer, consumers, and an account."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import Any, TypeVar
 from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.core import Core, Machine
-from tests.simulation.account import Account, Broken
+from bridge.protocol.pulsar_pb2 import CommandSubscribe
+from bridge.protocol.sticky_keys import HASHES
+from tests.simulation.account import Account
 from tests.simulation.admin import SimulatedAdmin
-from tests.simulation.clients import Consumer, Producer
+from tests.simulation.clients import Asks, Consumer, Producer
 from tests.simulation.cluster import PORT, Cluster, Node
 from tests.simulation.disk import SimulatedStore
 from tests.simulation.hosts import EPOCH_MS, Host, Process
+from tests.simulation.key_account import KeyAccount
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.messages import Broken
 from tests.simulation.network import Address, Network
 from tests.simulation.small import SMALL
 from tests.simulation.watcher import NEAR_TERM_BYTES, Watcher
@@ -112,9 +116,10 @@ class BridgeNode:
 class World:
     """Made of a seed: the same seed, the same history."""
 
-    def __init__(self, seed: int, bridges: int = 2, brokers: int = 2) -> None:
-        """Nothing runs yet."""
+    def __init__(self, seed: int, bridges: int = 2, brokers: int = 2, keyed: bool = False) -> None:
+        """Nothing runs yet. `keyed`: the subscription is Key_Shared, and has several consumers."""
         self.seed = seed
+        self.keyed = keyed
         self.over = False
         """What is thrown away at the end says things as well, which are of no interest."""
         self.chance = random.Random(f"{seed} world")
@@ -127,12 +132,16 @@ class World:
         self.network.aliases[BROKERS] = self._any_broker
         self._clients = self._host("clients")
         self._client_process = Process(self._clients)
-        self.account = Account(self.loop.time, self._clients.now_ms, self._is_stored)
+        asked = _sharing_keys(self._chance("keys")) if keyed else [Asks()]
+        names = [each.consumer for each in asked]
+        self.account = Account(self.loop.time, self._clients.now_ms, self._is_stored, names)
         urls = [bridge.url for bridge in self.bridges]
-        self.consumer = Consumer(urls, TOPIC, "s", self.account, self._chance("consumer"))
+        self.consumers = [Consumer(urls, TOPIC, each, self.account, self._chance(each.consumer)) for each in asked]
         through_bridges = self.chance.random() < 0.5
         at = urls if through_bridges else [f"pulsar://{BROKERS}:{PORT}"]
         self.watcher = Watcher(self, TOPIC)
+        if keyed:
+            self.account.keys = KeyAccount(self.loop.time, self.watcher.dispatch_at)
         self.producer = Producer(at, TOPIC, self.account, self._chance("producer"))
 
     def tell(self, what: str) -> None:
@@ -160,6 +169,8 @@ class World:
     def check(self) -> None:
         """Raise what went wrong so far."""
         self.watcher.look()
+        if self.account.keys is not None:
+            self.account.keys.check()
         for failure in self.loop.failures:
             error = failure.get("exception")
             if isinstance(error, Broken):
@@ -203,6 +214,18 @@ class World:
             for process in host.processes:
                 process.bury()
         self.loop.close()
+
+
+def _sharing_keys(chance: random.Random) -> list[Asks]:
+    """Two or three consumers; the broker splits the hashes among them, or each names its range."""
+    names = [f"consumer-{number}" for number in range(chance.choice((2, 3)))]
+    if chance.random() < 0.7:
+        return [Asks(consumer=name, kind=CommandSubscribe.Key_Shared) for name in names]
+    width = -(-HASHES // len(names))
+    return [
+        Asks(consumer=name, kind=CommandSubscribe.Key_Shared, hashes=(first, min(first + width, HASHES) - 1))
+        for first, name in zip(range(0, HASHES, width), names, strict=True)
+    ]
 
 
 def true_ms(at_s: float) -> int:
