@@ -12,7 +12,14 @@ from typing import Protocol
 
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.protocol import commands
-from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, ServerError
+from bridge.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandSubscribe,
+    KeySharedMeta,
+    KeySharedMode,
+    ServerError,
+)
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient
 
@@ -84,6 +91,13 @@ class Told:
         return kind
 
 
+def sticky(hashes: tuple[int, int]) -> KeySharedMeta:
+    """What a consumer says that wants a range of hashes, both ends included."""
+    asked = KeySharedMeta(keySharedMode=KeySharedMode.STICKY)
+    asked.hashRanges.add(start=hashes[0], end=hashes[1])
+    return asked
+
+
 class History:
     """Of one topic."""
 
@@ -107,6 +121,7 @@ class History:
             self._acks,
             self._seeks,
             self._failover,
+            self._sharing_keys,
             self._unloaded,
             self._expiry,
             self._leaving,
@@ -203,6 +218,35 @@ class History:
         self.told.note("candidates", len(known.all), known.active in candidates)
         self.told.note("closed", self.told.answer(await passive.close_consumer(21)))
         await self._state("f")
+
+    async def _sharing_keys(self, client: RawClient, other: RawClient) -> None:
+        """Who is let in beside whom, and that a cursor follows single acks only."""
+        low, split = sticky((0, 32_767)), KeySharedMeta(keySharedMode=KeySharedMode.AUTO_SPLIT)
+        any_order = KeySharedMeta(keySharedMode=KeySharedMode.AUTO_SPLIT, allowOutOfOrderDelivery=True)
+        for each, consumer_id, asked in (
+            (client, 23, low),
+            (other, 24, sticky((32_768, 65_535))),
+            (other, 25, sticky((30_000, 40_000))),
+            (other, 26, split),
+        ):
+            await self._share(each, consumer_id, asked)
+        await self._subscribe(other, "k", 27, CommandSubscribe.Shared)
+        await self._ack(client, 23, [self._places[2]], cumulative=True)
+        await self._ack(client, 23, [self._places[1]])
+        await self._state("k")
+        for each, consumer_id in ((client, 23), (other, 24)):
+            self.told.note("closed", self.told.answer(await each.close_consumer(consumer_id)))
+        for each, consumer_id, asked in ((client, 28, split), (other, 29, any_order), (other, 30, split)):
+            await self._share(each, consumer_id, asked)
+        await self._subscribe(other, "s", 31, CommandSubscribe.Key_Shared)
+        await self._unsubscribe(client, 28)
+        self.told.note("closed", self.told.answer(await other.close_consumer(30)))
+        await self._unsubscribe(client, 28)
+
+    async def _share(self, client: RawClient, consumer_id: int, asked: KeySharedMeta) -> None:
+        kind = CommandSubscribe.Key_Shared
+        answer = await client.subscribe(self._site.topic, "k", consumer_id, subType=kind, keySharedMeta=asked)
+        self.told.note("share keys", self.told.answer(answer))
 
     async def _unloaded(self, client: RawClient, other: RawClient) -> None:
         client.events.clear()
