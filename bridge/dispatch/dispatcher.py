@@ -217,10 +217,11 @@ class Dispatcher(Generic[C]):
         return limit - self._unacked_messages if limit else math.inf
 
     def capacity(self) -> int:
-        """Messages that can be handed out now."""
+        """Messages that can be handed out now; of entries no more than may be unacked."""
         if self._blocked:
             return 0
-        return sum(state.available for state in self._order)
+        room = max(self._limits.max_unacked_per_subscription - len(self.unacked), 0)
+        return min(sum(state.available for state in self._order), room)
 
     # -- deliveries
 

@@ -311,6 +311,12 @@ def test_a_subscription_that_does_not_ack_is_blocked_until_half_is_acked() -> No
     assert dispatcher.capacity() > 0
 
 
+def test_no_more_entries_are_asked_for_than_may_be_unacked() -> None:
+    dispatcher = with_consumers("ab", permits=100, limits=SMALL)
+    dispatcher.assign(offers(10))
+    assert dispatcher.capacity() == 6
+
+
 def test_departure_unblocks_the_subscription() -> None:
     dispatcher = with_consumers("ab", permits=100, limits=SMALL)
     dispatcher.assign(offers(16))
