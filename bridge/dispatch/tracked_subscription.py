@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from bridge.broker.policies import Rate, TopicPolicies
@@ -195,6 +195,16 @@ class TrackedSubscription:
         self.seeking = True
         self._forget_deliveries()
 
+    def sought(self, closed: Collection[TrackedConsumer]) -> None:
+        """A seek was answered; `closed`: the consumers that it has closed.
+
+        The broker says so on the connection of each, which may be later: what they got meanwhile would come twice.
+        """
+        self.seeking = True
+        for consumer in closed:
+            consumer.closed_by_broker = True
+            self.remove_consumer(consumer)
+
     def checkpoint(self) -> tuple[SubscriptionView, Position] | None:
         """Everything immediate at or below a position is acked by the view; None while nobody knows."""
         if self._outlet is None or self.seeking:
@@ -237,8 +247,10 @@ class TrackedSubscription:
             self.view.active = True
 
     def remove_consumer(self, consumer: TrackedConsumer) -> None:
-        """What it has not acked goes to the others."""
-        self._attached.discard(consumer)
+        """What it has not acked goes to the others. Nothing if it has left before."""
+        if consumer not in self._attached:
+            return
+        self._attached.remove(consumer)
         self.in_doubt |= consumer.closed_by_broker
         consumer.left_history = self._history
         self._ack_notes.left(consumer, self._history)

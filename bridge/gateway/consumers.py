@@ -4,7 +4,7 @@ Consumers of tracked subscriptions are the bridge's to serve: what they say of p
 what changes the broker's cursor is relayed and noted. Everything else goes to the broker.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -57,11 +57,14 @@ class TrackedTopics(Protocol):
     def redeliver(self, consumer: TrackedConsumer, positions: list[tuple[int, int]] | None) -> None:
         """The client wants these unacked entries again, or all of the consumer's (None)."""
 
-    def seeking(self, consumer: TrackedConsumer) -> None:
-        """A SEEK is on its way to the broker: nothing may be dispatched until the cursor is read anew."""
+    def seeking(self, consumer: TrackedConsumer) -> Collection[TrackedConsumer]:
+        """A SEEK is on its way to the broker: nothing may be dispatched until the cursor is read anew.
 
-    def sought(self, topic: str, subscription: str) -> None:
-        """The SEEK was answered, one way or the other."""
+        Returns whom it is to close.
+        """
+
+    def sought(self, topic: str, subscription: str, closed: Collection[TrackedConsumer]) -> None:
+        """The SEEK was answered, one way or the other; `closed`: those that it has closed, if it succeeded."""
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The broker deleted the subscription."""
@@ -195,11 +198,13 @@ class SessionConsumers:
         """Relayed; the subscription waits until the cursor stands."""
         seek = frame.command().seek
         consumer = self.tracked.get(seek.consumer_id)
-        if consumer is not None:
-            topic, subscription = consumer.topic, consumer.subscription
-            self._topics.seeking(consumer)
-        answered = None if consumer is None else lambda _: self._topics.sought(topic, subscription)
+        answered = None if consumer is None else self._seeking(consumer)
         self._relay(self.upstream(seek.consumer_id), frame, answered)
+
+    def _seeking(self, consumer: TrackedConsumer) -> Callable[[bool], None]:
+        topic, subscription = consumer.topic, consumer.subscription
+        present = self._topics.seeking(consumer)
+        return lambda ok: self._topics.sought(topic, subscription, present if ok else ())
 
     def on_unsubscribe(self, frame: Frame) -> None:
         """Relayed; when the broker agrees the subscription is forgotten."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from typing import Any, ParamSpec
 
 import structlog
@@ -279,17 +279,19 @@ class Topics:
             topic, subscription = found
             self._do(topic, subscription.redeliver, consumer, positions)
 
-    def seeking(self, consumer: TrackedConsumer) -> None:
-        """A seek is on its way."""
-        if (found := self._served(consumer)) is not None:
-            topic, subscription = found
-            self._do(topic, subscription.suspend)
+    def seeking(self, consumer: TrackedConsumer) -> Collection[TrackedConsumer]:
+        """A seek is on its way; returns the consumers that are attached by now."""
+        if (found := self._served(consumer)) is None:
+            return ()
+        topic, subscription = found
+        self._do(topic, subscription.suspend)
+        return [state.consumer for state in subscription.dispatcher.consumers]
 
-    def sought(self, topic: str, subscription: str) -> None:
-        """A seek was answered."""
+    def sought(self, topic: str, subscription: str, closed: Collection[TrackedConsumer]) -> None:
+        """A seek was answered; `closed`: the consumers that it has closed."""
         known = self._topics.get(topic)
         if known is not None and not self._closing:
-            self._do(known, known.sought, subscription)
+            self._do(known, known.sought, subscription, closed)
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The subscription is deleted."""

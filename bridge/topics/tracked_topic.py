@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 
 import structlog
 
@@ -398,11 +399,11 @@ class TrackedTopic:
         if subscription is not None and not subscription.has_consumers:
             subscription.forget_counts()
 
-    def sought(self, name: str) -> None:
-        """A seek was answered: the cursor stands anew."""
+    def sought(self, name: str, closed: Collection[TrackedConsumer]) -> None:
+        """A seek was answered: the cursor stands anew. `closed`: the consumers that it has closed."""
         subscription = self.subscriptions.get(name)
         if subscription is not None:
-            subscription.seeking = True
+            subscription.sought(closed)
             self._load(subscription)
 
     def unsubscribed(self, name: str) -> None:

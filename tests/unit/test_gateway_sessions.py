@@ -43,7 +43,7 @@ class NoTopics:
         self.attached: list[TrackedConsumer] = []
         self.flow: Callable[..., None] = lambda *_: None
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_: None
 
     def attach(self, consumer: TrackedConsumer) -> None:

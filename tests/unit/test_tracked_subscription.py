@@ -64,7 +64,7 @@ def fail(error: Exception) -> None:
 class Scene:
     """A topic of batches in one ledger, some delayed, all harvested; a subscription with one consumer."""
 
-    def __init__(self, store: Store, delays: Sequence[int | None]) -> None:
+    def __init__(self, store: Store, delays: Sequence[int | None], history: int = UNKNOWN) -> None:
         index = TopicIndex(store, TOPIC, partition_width_ms=60_000)
         index.start_at(START)
         tail = TailBuffer(START, LIMITS.intake.tail_buffer_bytes, LIMITS.intake.tail_buffer_entries)
@@ -76,18 +76,28 @@ class Scene:
                 tail.push([StoredEntry(1, entry, None, BATCH, False, raw)])
         self.subscription = TrackedSubscription("s", TOPIC, lambda: None, LIMITS.dispatch)
         self.writer = Writer()
-        self.consumer = TrackedConsumer(cast(Any, self.writer), TOPIC, "s", 1, "c", 0, "mark")
-        self.subscription.add_consumer(self.consumer)
-        acks, tasks = AckSet(START), Tasks(fail)
+        self.consumer = self.joined()
+        self._index, self._tail = index, tail
+        self.start(history)
+
+    def joined(self) -> TrackedConsumer:
+        """A consumer that has just come."""
+        consumer = TrackedConsumer(cast(Any, self.writer), TOPIC, "s", 1, "c", 0, "mark")
+        self.subscription.add_consumer(consumer)
+        return consumer
+
+    def start(self, history: int = UNKNOWN) -> None:
+        """With a cursor that stands before all, of a history."""
+        tasks = Tasks(fail)
 
         def make_feed(view: SubscriptionView) -> Feed:
-            return Feed(START, view.acks, tail, cast(Any, None), lambda: None, tasks, LIMITS.intake)
+            return Feed(START, view.acks, self._tail, cast(Any, None), lambda: None, tasks, LIMITS.intake)
 
         async def fetch(positions: Sequence[PositionKey]) -> Fetched:
             raise AssertionError(f"everything is at hand, {positions} too")
 
-        source = Source(index, tail, fetch, tasks)
-        self.subscription.start(source, CursorReading(acks, UNKNOWN, False), make_feed, 0)
+        source = Source(self._index, self._tail, fetch, tasks)
+        self.subscription.start(source, CursorReading(AckSet(START), history, False), make_feed, 0)
 
     def pump(self, now_ms: int, permits: int = 0) -> list[int]:
         self.subscription.flow(self.consumer, permits)
@@ -147,3 +157,29 @@ async def test_no_ack_is_made_of_an_entry_that_may_not_exist_or_while_the_cursor
     scene.subscription.suspend()
     scene.ack(0, 0)
     assert scene.writer.acked == []
+
+
+async def test_whom_a_seek_has_closed_gets_nothing_though_nobody_has_said_so(store: Store) -> None:
+    """The broker tells each on its own connection: what it got in between, the next consumer would get again."""
+    scene = Scene(store, [100, None])
+    assert scene.pump(100, permits=100) == [0, 1]
+    scene.subscription.suspend()
+    scene.subscription.sought([scene.consumer])
+    scene.start()
+    assert scene.pump(100, permits=100) == []
+    scene.subscription.remove_consumer(scene.consumer)  # now it is said
+    scene.consumer = scene.joined()
+    assert scene.pump(100, permits=100) == [0, 1]
+
+
+async def test_acks_of_whom_a_seek_has_closed_are_of_the_cursor_s_history_before(store: Store) -> None:
+    scene = Scene(store, [None], history=7)
+    assert scene.pump(100, permits=100) == [0]
+    scene.subscription.suspend()
+    scene.subscription.sought([scene.consumer])
+    scene.start(history=8)
+    scene.joined()
+    scene.subscription.remove_consumer(scene.consumer)
+    scene.ack(0)
+    assert scene.subscription.view is not None
+    assert not scene.subscription.view.acks.contains(1, 0)
