@@ -251,9 +251,12 @@ class RefillLimits:
     audit_lookups: int = 100
     """Positions looked up in one go: 1 ms."""
     audit_ahead_ms: int = 60_000
+    audit_job_starts_ms: int = 180_000
     audit_entries_per_s: int = 5_000
-    """What is due within a minute, and the time that reading takes at this rate, may be delivered, acked and dropped
-    while it is compared."""
+    """What is due within a minute, and the time that reading takes at this rate (and a job, on a machine that is busy,
+    to start), may be delivered, acked and dropped while it is compared."""
+    audit_tries: int = 3
+    """An audit whose reading takes longer than that is begun again, with twice the time it took."""
     audit_few: int = 20
     """An index with so many times the entries of what is compared is not read as a whole: the entries are looked
     up."""

@@ -71,8 +71,11 @@ class AuditStatus:
 class Audit:
     """Compares what lies above what all subscriptions have: the broker may delete the rest."""
 
-    def __init__(self, comparison: Comparison, admin: AdminClient, job: SparkJob, now_ms: Callable[[], int]) -> None:
-        """Use `run`, or parts of it."""
+    def __init__(
+        self, comparison: Comparison, admin: AdminClient, job: SparkJob, now_ms: Callable[[], int], tries: int
+    ) -> None:
+        """Use `run`, or parts of it. `tries`: how often what takes too long is begun."""
+        self._tries = tries
         self._comparison = comparison
         self._admin = admin
         self._job = job
@@ -94,23 +97,27 @@ class Audit:
 
     async def _run(self, status: AuditStatus) -> None:
         topic = self._job.topic
-        after, upto = self._comparison.lowest(), self._comparison.upto()
-        if upto is None or after >= upto:
-            return
-        status.entries_total = (await self._admin.internal_stats(topic)).entries_between(after, upto)
-        scope = self._comparison.scope(after, upto, self._now_ms(), status.entries_total)
-        status.compared_from_ms = scope.cut * scope.width_ms
-        in_topic = await self._topic_side(status, scope)
-        status.stage = "comparing"
-        if self._now_ms() >= status.compared_from_ms:
-            status.error = "reading the topic took too long: what was due later when it began is due by now"
-            return
-        status.result = await self._comparison.compare(in_topic, scope)
+        least_ms = 0
+        for _ in range(self._tries):
+            after, upto = self._comparison.lowest(), self._comparison.upto()
+            if upto is None or after >= upto:
+                return
+            status.entries_total = total = (await self._admin.internal_stats(topic)).entries_between(after, upto)
+            if status.engine is Engine.auto:
+                status.engine = Engine.spark if self._job.is_large(total) else Engine.in_process
+            began_ms = self._now_ms()
+            lasts_ms = max(self._comparison.lasts_ms(total, by_job=status.engine is Engine.spark), least_ms)
+            scope = self._comparison.scope(after, upto, began_ms, lasts_ms)
+            status.compared_from_ms = scope.cut * scope.width_ms
+            in_topic = await self._topic_side(status, scope)
+            if self._now_ms() < status.compared_from_ms:
+                status.stage = "comparing"
+                status.result = await self._comparison.compare(in_topic, scope)
+                return
+            least_ms = 2 * (self._now_ms() - began_ms)
+        status.error = "reading the topic took too long: what was due later when it began is due by now"
 
     async def _topic_side(self, status: AuditStatus, scope: Scope) -> TopicSide:
-        if status.engine is Engine.auto:
-            status.engine = Engine.spark if self._job.is_large(status.entries_total) else Engine.in_process
-
         if status.engine is Engine.spark:
             try:
                 return await self.read_by_job(scope, status)

@@ -71,9 +71,13 @@ class Comparison:
         """Return the position up to which the index has the topic."""
         return self._index.harvested_position
 
-    def scope(self, after: Position, upto: Position, now_ms: int, entries: int) -> Scope:
-        """Return what can be compared, if so many entries of the topic are read for it."""
-        lasts_ms = self._limits.audit_ahead_ms + entries * 1000 // self._limits.audit_entries_per_s
+    def lasts_ms(self, entries: int, *, by_job: bool) -> int:
+        """How long it may take at most to read so many entries of the topic, here or by a job."""
+        starts_ms = self._limits.audit_job_starts_ms if by_job else 0
+        return starts_ms + self._limits.audit_ahead_ms + entries * 1000 // self._limits.audit_entries_per_s
+
+    def scope(self, after: Position, upto: Position, now_ms: int, lasts_ms: int) -> Scope:
+        """Return what can be compared, if the topic is read within `lasts_ms`."""
         return audit_scope(self._index, after, upto, now_ms, lasts_ms)
 
     async def topic_side(self, scope: Scope, on_read: Callable[[int], None]) -> TopicSide:

@@ -150,8 +150,9 @@ class GapFiller:
             with contextlib.suppress(AdminError):  # it is only for show, and to choose
                 state = await self._admin.internal_stats(self._topic)
                 status.entries_total = state.entries_between(status.after, status.to)
-            scope = self._comparison.scope(status.after, status.to, self._now_ms(), status.entries_total)
             by_job = self._rebuild.is_large(status.entries_total) if engine is Engine.auto else engine is Engine.spark
+            lasts_ms = self._comparison.lasts_ms(status.entries_total, by_job=by_job)
+            scope = self._comparison.scope(status.after, status.to, self._now_ms(), lasts_ms)
             done = await self._by_job(status, scope, audit) if by_job else None
             filled = await self._read_gap(status, scope) if done is None else done
         finally:

@@ -42,7 +42,9 @@ class Rebuilds:
         self._now_ms = now_ms
         self._spawn = spawn
         self._comparison = Comparison(topic, connection, index, limits)
-        self._audit = Audit(self._comparison, admin, SparkJob("audit", topic, spark, limits.job_attempts), now_ms)
+        self._audit = Audit(
+            self._comparison, admin, SparkJob("audit", topic, spark, limits.job_attempts), now_ms, limits.audit_tries
+        )
         self._rebuilding: asyncio.Task[None] | None = None
 
     @property
