@@ -118,7 +118,7 @@ class Router:
     def on_ping(self, frame: Frame) -> None:
         """Answered by the broker, so that a broker lost without a word is noticed by the client's own keep-alive."""
         for upstream in self._upstreams.all():
-            upstream.write(frame.data)
+            upstream.ping()
 
     def on_pong(self, frame: Frame) -> None:
         """A sign of life for all of its brokers."""
@@ -153,6 +153,8 @@ class Router:
 
     def on_server_pong(self, upstream: Upstream, frame: Frame) -> Shown:
         """The client's PING went to all of its brokers; it waits for one answer."""
+        if self._upstreams.on_pong(upstream):
+            self.tell_writable()
         return frame.data if upstream is self._upstreams.first else None
 
     def on_lookup_response(self, upstream: Upstream, frame: Frame) -> Shown:
@@ -213,8 +215,17 @@ class Router:
 
     # -- what the bridge itself says
 
+    def resume(self) -> None:
+        """The client reads again, and its brokers are heard again.
+
+        One of them may have closed a consumer meanwhile, or given the client up: it has to say so before more is sent.
+        """
+        if self._consumers.tracked:
+            self._upstreams.catch_up()
+        self.tell_writable()
+
     def tell_writable(self) -> None:
-        """Whether the client reads has changed: its subscriptions are to know at once."""
+        """Whether the client may be sent more has changed: its subscriptions are to know at once."""
         for consumer in self._consumers.tracked.values():
             self._topics.flow(consumer, 0)
 

@@ -86,7 +86,7 @@ class ClientSession(SlicedReads):
         self._keep_alive = KeepAlive(self._ping, self._vanished, self._look_at_brokers, limits.keep_alive_interval_s)
         self._upstreams_full = 0
         self._ended = False
-        self.writable = True
+        self._has_room = True
 
     # -- asyncio.Protocol: the client's side
 
@@ -117,7 +117,7 @@ class ClientSession(SlicedReads):
     @ending
     def pause_writing(self) -> None:
         """The client does not read: let the brokers wait, and the subscriptions know at once."""
-        self.writable = False
+        self._has_room = False
         for upstream in self._upstreams.all():
             upstream.hold_reads(True)
         self._router.tell_writable()
@@ -125,10 +125,10 @@ class ClientSession(SlicedReads):
     @ending
     def resume_writing(self) -> None:
         """The client reads again."""
-        self.writable = True
+        self._has_room = True
         for upstream in self._upstreams.all():
             upstream.hold_reads(False)
-        self._router.tell_writable()
+        self._router.resume()
         self._turns.go_on()
 
     @ending
@@ -242,7 +242,7 @@ class ClientSession(SlicedReads):
             upstream.decoder.limit_to(connected.max_message_size)
         if not upstream.connected.done():
             upstream.connected.set_result(None)
-        upstream.hold_reads(not self.writable)
+        upstream.hold_reads(not self._has_room)
         if upstream is not self._upstreams.first:
             return None
         self._connected = True
@@ -263,6 +263,11 @@ class ClientSession(SlicedReads):
         return shown
 
     # -- ClientWriter
+
+    @property
+    def writable(self) -> bool:
+        """Whether more may be dispatched to the client: it reads, and its brokers have been heard since it does."""
+        return self._has_room and self._transport is not None and not self._upstreams.are_behind
 
     @ending
     def write_client(self, data: bytes) -> None:
@@ -320,7 +325,7 @@ class ClientSession(SlicedReads):
         if len(self._tasks) >= self._limits.client_tasks_at_once and not self._upstreams.is_challenged:
             return True  # unless what they wait for may be the client's answer to a broker
         transport = self._transport
-        if self.writable or transport is None:
+        if self._has_room or transport is None:
             return False
         return transport.get_write_buffer_size() > self._limits.client_unread
 

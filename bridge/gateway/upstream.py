@@ -52,6 +52,8 @@ class Upstream(SlicedReads):
         self.connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.decoder = FrameDecoder()
         self._silent = 0  # looks since something was heard
+        self._asked = self._answered = 0  # PINGs, PONGs
+        self._awaited = 0  # PONGs until it has caught up
         self._owner = owner
         self._transport: asyncio.Transport | None = None
 
@@ -102,8 +104,23 @@ class Upstream(SlicedReads):
         if not self._held:
             self._silent += 1
         if self._silent == ASK_AFTER:
-            self.write(_PING)
+            self.ping()
         return self._silent <= SILENT_LOOKS
+
+    def ping(self) -> None:
+        """Ask for a sign of life: the bridge, or the client."""
+        self._asked += 1
+        self.write(_PING)
+
+    def pong(self) -> bool:
+        """One came. Returns whether that is the one that `catch_up` waits for."""
+        self._answered += 1
+        return self._answered == self._awaited
+
+    def catch_up(self) -> None:
+        """What the broker has said up to now is read when all it was asked is answered: the client may ask, too."""
+        self.ping()
+        self._awaited = self._asked
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes; dropped when the connection is gone, the session ends with it anyway."""

@@ -32,6 +32,7 @@ class SessionUpstreams:
         self._limits = limits
         self._tasks: dict[str, asyncio.Task[Upstream]] = {}
         self._challenges = Challenges()
+        self._behind: set[Upstream] = set()
 
     def all(self) -> list[Upstream]:
         """Those that are open."""
@@ -67,6 +68,24 @@ class SessionUpstreams:
     def is_challenged(self) -> bool:
         """Whether a broker waits for the client to say who it is."""
         return self._challenges.are_waiting
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether a broker may have said something, since nothing was read from it, that has not come here yet."""
+        return bool(self._behind)
+
+    def catch_up(self) -> None:
+        """Something was not read for a while: who must not be served any more is known when all have answered."""
+        for upstream in self.all():
+            self._behind.add(upstream)
+            upstream.catch_up()
+
+    def on_pong(self, upstream: Upstream) -> bool:
+        """A broker gave a sign of life. Returns whether it was the last one to catch up."""
+        if not upstream.pong() or upstream not in self._behind:
+            return False
+        self._behind.remove(upstream)
+        return not self._behind
 
     def on_challenge(self, upstream: Upstream, frame: Frame) -> memoryview | None:
         """A broker asks who the client is; returns what the client is to see."""

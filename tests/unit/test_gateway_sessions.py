@@ -135,7 +135,7 @@ def its_keep_alive(scene: Scene, client: RawClient, session: Any) -> None:
 def a_client_that_does_not_read(scene: Scene, client: RawClient, session: Any) -> None:
     scene.topics.flow = boom
     session.pause_writing()
-    session.writable = True
+    session._has_room = True
 
 
 def a_client_that_reads_again(scene: Scene, client: RawClient, session: Any) -> None:
@@ -317,3 +317,30 @@ async def test_a_broker_that_falls_silent_ends_the_session_of_a_client_that_does
         await client.closed_by_peer()
     (line,) = [each for each in logged if each["event"] == "client session ends"]
     assert line["reason"] == f"{scene.broker.url} is silent"
+
+
+async def test_who_reads_again_is_sent_nothing_before_its_brokers_were_heard(scene: Scene) -> None:
+    """They may have closed its consumers meanwhile. Answers to what was asked before do not count."""
+    scene.broker.answers[BaseCommand.PING] = lambda _: []
+    client, session = await scene.client()
+    await client.consume("t")
+    told: list[bool] = []
+    scene.topics.flow = lambda consumer, permits: told.append(consumer.writable)
+
+    def asked() -> int:
+        return sum(each.type == BaseCommand.PING for each in scene.broker.heard)
+
+    for _ in range(2):
+        client.send(BaseCommand(type=BaseCommand.PING, ping={}))
+    session.pause_writing()
+    await wait_until_async(lambda: asked() == 2, "the client's pings")
+    session.resume_writing()
+    session.resume_writing()  # a second time, before the first is over
+    await wait_until_async(lambda: asked() == 4, "asked by the bridge")
+    for answers in (3, 1):
+        assert told == [False, False, False]
+        for _ in range(answers):
+            scene.broker.send(encode_frame(commands.pong()))
+            await client.event(BaseCommand.PONG)
+    assert told == [False, False, False, True]
+    await client.close()
