@@ -152,6 +152,12 @@ class Settings(BaseSettings):
         "broker: off (nothing), clients (lookups and what else clients with an http service URL ask), "
         "or all (the admin interface, as pulsar-admin uses it)",
     )
+    delays_on_exclusive: str = Field(
+        default="",
+        description="where delays count for Exclusive and Failover subscriptions too: namespaces (tenant/namespace) "
+        "and topics (persistent://tenant/namespace/topic), separated by blanks, `*` for any part of a name; by "
+        "default nowhere. A subscription's property `delay-bridge.delays`, true or false, goes first",
+    )
     partition_width_ms: DurationMs = Field(
         default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
     )

@@ -11,6 +11,7 @@ from bridge.broker.pool import BrokerPool
 from bridge.broker.readiness import Readiness
 from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.config import Settings
+from bridge.gateway.client_commands import Tracking
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
 from bridge.net.backoff import Backoff
@@ -84,6 +85,7 @@ class Core:
             limits.connections,
             machine.randbits,
             trusted,
+            Tracking(settings.delays_on_exclusive.split()),
         )
         self._watch: asyncio.Task[None] | None = None
 

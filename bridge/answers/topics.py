@@ -70,7 +70,9 @@ class Consumer(TypedDict):
 class Subscription(TypedDict):
     """A tracked subscription; counts since this bridge became the owner."""
 
-    type: Annotated[Literal["Shared", "Key_Shared"], says("as the last consumer that came asked for")]
+    type: Annotated[
+        Literal["Shared", "Key_Shared", "Exclusive", "Failover"], says("as the last consumer that came asked for")
+    ]
     dispatching: Annotated[bool, says("false while its cursor is being moved or read")]
     pending: Annotated[int | None, says("entries not acked, handed out or not")]
     pendingSettled: Annotated[bool, says("while false, `pending` may be too high")]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -18,6 +19,8 @@ from bridge.dispatch.pending_acks import PendingAcks
 from bridge.dispatch.rate_limit import Throttle
 from bridge.dispatch.ready_queue import ReadyQueue
 from bridge.dispatch.refetch import Fetch, Refetch
+from bridge.dispatch.single.single_dispatcher import SingleDispatcher
+from bridge.dispatch.single.single_queues import OrderedReadyQueue, OrderedRefetch
 from bridge.dispatch.subscription_stats import LATE_MS, TOO_LATE_MS, SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
@@ -76,6 +79,11 @@ class Outlet:
         self.refetch = Refetch(parts.dispatcher.replay, *told) if keyed is None else KeyedRefetch(keyed, *told)
         self._ready = ReadyQueue() if keyed is None else KeyedReadyQueue(keyed)
         self._sharing = None if keyed is None else keyed.sharing
+        self._single = parts.dispatcher if isinstance(parts.dispatcher, SingleDispatcher) else None
+        if self._single is not None:
+            self.refetch = OrderedRefetch(parts.dispatcher.replay, *told)
+            self._ready = OrderedReadyQueue(lambda position: self.feed.is_past(position), parts.limits)
+        self._has_order = keyed is not None or self._single is not None
         self.ack_ranges_max: int | None = None
         """Nothing new goes out while there are more ranges of acks than that, of which the broker stores no more
         (source: `PersistentDispatcherMultipleConsumers.shouldPauseOnAckStatePersist`)."""
@@ -206,12 +214,19 @@ class Outlet:
         again = self.refetch.take_next(budget, self._at_hand, partial(self._is_early, now_ms=now_ms))
         budget -= len(again)
         taken = 0
+        if self._single is not None and self._waits_again(now_ms):
+            return self._send(again, 0) if again else 0
         if (lacks := self._ready.lacks(budget + self._kept_back)) > 0:
             taken += self._add_due(lacks, now_ms)
-        if (lacks := self._ready.lacks(budget)) > 0 and (room := self._room_for_new()) > 0:
-            # Those of a key wait in its order: how many may go out is looked at before, not when their turn comes.
-            taken += self._add_immediate(lacks if self._sharing is None else math.ceil(min(lacks, room)))
+        if (lacks := self._ready.lacks_new(budget)) > 0 and (room := self._room_for_new()) > 0:
+            # Where there is an order, how many may go out is looked at before, not when their turn comes.
+            taken += self._add_immediate(math.ceil(min(lacks, room)) if self._has_order else lacks)
         return max(self._send(again, budget), taken) if again or self._ready else 0
+
+    def _waits_again(self, now_ms: int) -> bool:
+        """Whether something is still to be delivered again that may go: new entries would overtake it."""
+        first = islice(self._parts.dispatcher.replay.items(), self._limits.replay_early_max)
+        return any(not self._is_early(position, waiting.key, now_ms) for position, waiting in first)
 
     def _room_for_new(self) -> float:
         """How many messages of immediate entries may go out for the first time."""
@@ -287,7 +302,7 @@ class Outlet:
         """Send what is delivered again, then up to `fresh` entries of what is ready, as far as permits go."""
         new = self._sendable(self._ready.take(fresh + self._kept_back))
         again = self._sendable(again)
-        new, kept_back = without_new(new, self._room_for_new() if self._sharing is None else math.inf)
+        new, kept_back = without_new(new, math.inf if self._has_order else self._room_for_new())
         self._kept_back = len(kept_back)
         offers, throttle = again + new, self._parts.throttle
         fitting = throttle.fitting(offers) if throttle.limits else len(offers)
@@ -323,12 +338,26 @@ class Outlet:
         """Those that are not acked, also not in a transaction, and that nobody holds."""
         contains, skipped = self.view.acks.contains, self.polled
         found = [each for each in offers if not contains(each.ledger, each.entry) and each[:2] > skipped]
+        if self._single is not None and self._single.acked_up_to >= (found[0][:2] if found else (math.inf,)):
+            found = self._not_acked_up_to(self._single, found)
         found = self._parts.pending.sift(found)
         found = self._ready.without_held(found)
         # With one consumer all parts of a message meet anyway, and so do those of one key.
-        if len(self._parts.dispatcher.consumers) > 1 and self._sharing is None:
+        if len(self._parts.dispatcher.consumers) > 1 and not self._has_order:
             found = [_with_chunk(offer) for offer in found]
         return found
+
+    def _not_acked_up_to(self, single: SingleDispatcher[TrackedConsumer], offers: list[Offer]) -> list[Offer]:
+        """Without what is immediate and a consumer has acked before this bridge gave it: the broker is told so."""
+        upto, active = single.acked_up_to, single.active
+        acked = [offer[:2] for offer in offers if offer.key is None and offer[:2] <= upto]
+        if not acked or active is None:
+            return offers
+        active.acknowledge(acked)
+        for position in acked:
+            self.ack(position)
+        self._parts.stats.acked += len(acked)
+        return [offer for offer in offers if offer.key is not None or offer[:2] > upto]
 
     def _give_back(self, again: Sequence[Offer], left: Sequence[Offer]) -> None:
         """What could not be delivered again after all: for want of permits, or because its consumer had none."""

@@ -26,6 +26,7 @@ from bridge.dispatch.dispatcher import (
     still_unacked,
 )
 from bridge.limits import DispatchLimits
+from bridge.protocol.pulsar_pb2 import CommandAck
 from tracker import Position
 
 C = TypeVar("C")
@@ -43,9 +44,21 @@ class Transaction(NamedTuple):
     least: int
 
     @classmethod
+    def of(cls, ack: CommandAck) -> "Transaction | None":
+        """The one that an ack belongs to."""
+        if not (ack.HasField("txnid_most_bits") and ack.HasField("txnid_least_bits")):
+            return None
+        return cls(ack.txnid_most_bits, ack.txnid_least_bits)
+
+    @classmethod
     def unknown(cls, position: PositionKey) -> "Transaction":
         """Stands for the one, whichever it is, that an entry was acked in; no coordinator gives such ids."""
         return cls(-1 - position[0], position[1])
+
+
+def parts_of(ack: CommandAck) -> list[PartialAck]:
+    """What is acked by it."""
+    return [((each.ledgerId, each.entryId), tuple(each.ack_set)) for each in ack.message_id]
 
 
 class Committed(NamedTuple):

@@ -22,6 +22,10 @@ class ReadyQueue:
         """How many more may come, so that `limit` can go out."""
         return limit - len(self._ready)
 
+    def lacks_new(self, limit: int) -> int:
+        """The same of what is immediate alone."""
+        return self.lacks(limit)
+
     @property
     def has_room(self) -> bool:
         """Whether more may wait: always, they are only as many as there are permits."""

@@ -12,8 +12,10 @@ from bridge.dispatch.dispatcher import Dispatcher, PositionKey
 from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.lateness_causes import LatenessCauses
 from bridge.dispatch.outlet import Before, Outlet, Parts, Source
-from bridge.dispatch.pending_acks import Committed, PartialAck, PendingAcks, Transaction
+from bridge.dispatch.pending_acks import Committed, PendingAcks, Transaction, parts_of
 from bridge.dispatch.rate_limit import RateLimiter, Throttle
+from bridge.dispatch.single.cumulative_acks import entry_by_entry
+from bridge.dispatch.single.single_dispatcher import SingleDispatcher
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -21,7 +23,7 @@ from bridge.intake.feed import Feed
 from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.limits import DispatchLimits
 from bridge.protocol.pulsar_pb2 import CommandAck
-from bridge.protocol.sticky_keys import KeySharing
+from bridge.protocol.single_active import Sharing, SingleActive
 from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex
 from tracker.search import Standing
 
@@ -69,8 +71,8 @@ class TrackedSubscription:
         """Nothing new goes out while it has more ranges of acks than that."""
         self.generation = 0
         """Changes whenever what was handed out is forgotten: the cursor is set anew, or dispatch ends here."""
-        self.sharing: KeySharing | None = None
-        """How its consumers share keys; None while it is a Shared subscription."""
+        self.sharing: Sharing = None
+        """Of which type it is; None while it is a Shared subscription."""
         self._wake = wake
         self._limits = limits
         self.throttle = Throttle(topic_rate or RateLimiter())
@@ -91,6 +93,7 @@ class TrackedSubscription:
         self._acked_at = -math.inf
         self._ack_notes: AckNotes[TrackedConsumer] = AckNotes(limits.max_unacked_per_subscription)
         self._attached: set[TrackedConsumer] = set()
+        self._unacked_limits = self.dispatcher.unacked_limits
         self._history = UNKNOWN  # of the cursor when dispatch began last
 
     # -- life cycle
@@ -145,6 +148,8 @@ class TrackedSubscription:
         view.history = self._history = cursor.history
         for position in self._ack_notes.judge(cursor.history, self._attached):
             view.ack(*position)
+        if isinstance(self.dispatcher, SingleDispatcher):
+            self.dispatcher.overtake(view.acks.highest)
         view.active = self.has_consumers
         if self._outlet is None:
             self._outlet = Outlet(self._parts, source, view, make_feed(view), before, self.delays)
@@ -220,29 +225,42 @@ class TrackedSubscription:
 
     # -- consumers
 
-    def dispatch_as(self, sharing: KeySharing | None) -> None:
+    def dispatch_as(self, sharing: Sharing) -> None:
         """Be of the type that the broker has just agreed on with a consumer: those of another type have left there.
 
-        Nothing that was handed out as another type is known any more.
+        So has any other of an Exclusive one. Nothing that was handed out as another type is known any more.
         """
+        if sharing != self.sharing or sharing == SingleActive():
+            for state in list(self.dispatcher.consumers):
+                state.consumer.close()
         if sharing == self.sharing:
             return
-        for state in list(self.dispatcher.consumers):
-            state.consumer.close()
         self.stop()
         self.sharing = sharing
-        unacked_limits = self.dispatcher.unacked_limits
-        self.dispatcher = (
-            Dispatcher(self._limits) if sharing is None else KeyedDispatcher(self._limits, sharing, self._wake)
-        )
-        self.dispatcher.set_unacked_limits(unacked_limits)
+        self.dispatcher = self._dispatcher_for(sharing)
+        self.dispatcher.set_unacked_limits(self._unacked_limits)
         self._parts = self._parts._replace(dispatcher=self.dispatcher)
         self.pending_acks.change(self.dispatcher)
+
+    def _dispatcher_for(self, sharing: Sharing) -> Dispatcher[TrackedConsumer]:
+        if isinstance(sharing, SingleActive):
+            return SingleDispatcher(self._limits)
+        return Dispatcher(self._limits) if sharing is None else KeyedDispatcher(self._limits, sharing, self._wake)
+
+    def active_changed(self, consumer: TrackedConsumer) -> None:
+        """The broker has elected it, or another one."""
+        if isinstance(self.dispatcher, SingleDispatcher):
+            if consumer.active:
+                self.dispatcher.activate(consumer)
+            else:
+                self.dispatcher.deactivate(consumer)
+            self._wake()
 
     def add_consumer(self, consumer: TrackedConsumer) -> None:
         """With 0 permits."""
         self._attached.add(consumer)
         self.dispatcher.add_consumer(consumer, consumer.priority_level, consumer.name, consumer.ranges)
+        self.active_changed(consumer)
         if self.view is not None:
             self.view.active = True
 
@@ -281,10 +299,16 @@ class TrackedSubscription:
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         """Note what was acked; the ack itself is on its way to the broker already."""
         if ack.ack_type != CommandAck.Individual:
-            return  # cumulative acks mean nothing on Shared
-        transaction = transaction_of(ack)
+            if not isinstance(self.dispatcher, SingleDispatcher):
+                return  # cumulative acks mean nothing on Shared
+            if consumer.passed:
+                consumer.relay_ack(ack)
+                return
+            ack = entry_by_entry(self.dispatcher, self.pending_acks, consumer, ack)
+            consumer.relay_ack(ack)
+        transaction = Transaction.of(ack)
         if transaction is not None:
-            self.pending_acks.note(transaction, _parts_of(ack), asyncio.get_running_loop().time())
+            self.pending_acks.note(transaction, parts_of(ack), asyncio.get_running_loop().time())
             return
         self._acked_at = asyncio.get_running_loop().time()
         blocked = self.dispatcher.capacity() == 0 or self.dispatcher.room_for_new() <= 0
@@ -311,10 +335,10 @@ class TrackedSubscription:
 
     def ack_answered(self, ack: CommandAck, agreed: bool) -> None:
         """The broker says whether an ack in a transaction counts, if that is committed."""
-        transaction = transaction_of(ack)
+        transaction = Transaction.of(ack)
         if transaction is not None:
             blocked = self.dispatcher.capacity() == 0
-            self.pending_acks.answered(transaction, _parts_of(ack), agreed)
+            self.pending_acks.answered(transaction, parts_of(ack), agreed)
             if blocked or not agreed:
                 self._wake()
 
@@ -460,12 +484,11 @@ class TrackedSubscription:
     def set_policies(self, policies: TopicPolicies) -> None:
         """What the broker's policies say from now on of each subscription of the topic."""
         per_consumer, per_subscription = policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
-        self.dispatcher.set_unacked_limits(
-            UnackedLimits(
-                self._limits.max_unacked_per_consumer if per_consumer is None else per_consumer,
-                self._limits.max_unacked_per_subscription if per_subscription is None else per_subscription,
-            )
+        self._unacked_limits = UnackedLimits(
+            self._limits.max_unacked_per_consumer if per_consumer is None else per_consumer,
+            self._limits.max_unacked_per_subscription if per_subscription is None else per_subscription,
         )
+        self.dispatcher.set_unacked_limits(self._unacked_limits)
         self.ack_ranges_max = policies.ack_ranges_max
         if self._outlet is not None:
             self._outlet.ack_ranges_max = self.ack_ranges_max
@@ -500,14 +523,3 @@ class TrackedSubscription:
         self.lateness_causes.note_rate(now_ms, self._throttled_s() == 0)
         self.lateness_causes.note_permits(now_ms, self.dispatcher.capacity() > 0)
         return sent
-
-
-def transaction_of(ack: CommandAck) -> Transaction | None:
-    """The transaction that an ack belongs to."""
-    if not (ack.HasField("txnid_most_bits") and ack.HasField("txnid_least_bits")):
-        return None
-    return Transaction(ack.txnid_most_bits, ack.txnid_least_bits)
-
-
-def _parts_of(ack: CommandAck) -> list[PartialAck]:
-    return [((each.ledgerId, each.entryId), tuple(each.ack_set)) for each in ack.message_id]

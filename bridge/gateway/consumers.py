@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
-from bridge.gateway.client_commands import is_tracked, marked
+from bridge.gateway.client_commands import marked
 from bridge.gateway.producers import Relay
 from bridge.gateway.stamping import STAMP_CONSUMER_ID_BASE
 from bridge.gateway.tracked_consumer import ClientWriter, TrackedConsumer
@@ -24,12 +24,14 @@ from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandAckResponse,
+    CommandActiveConsumerChange,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
     ServerError,
 )
 from bridge.protocol.service_url import ServiceUrls
-from bridge.protocol.sticky_keys import KeySharing, ranges_of
+from bridge.protocol.single_active import SingleActive, sharing_of
+from bridge.protocol.sticky_keys import ranges_of
 from tracker import Position
 
 
@@ -46,7 +48,10 @@ class TrackedTopics(Protocol):
         """The client takes `permits` more messages."""
 
     def acked(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
-        """An ack was relayed to the broker."""
+        """An ack was relayed to the broker, but for cumulative ones where one consumer gets everything."""
+
+    def active_changed(self, consumer: TrackedConsumer) -> None:
+        """The broker has said of a Failover consumer whether it is the active one."""
 
     def ack_answered(self, consumer: TrackedConsumer, ack: CommandAck, agreed: bool) -> None:
         """The broker has answered an ack in a transaction."""
@@ -84,15 +89,27 @@ class Joining:
 
     subscribe: CommandSubscribe
     abandoned: bool = False
+    active: bool = False
+    """Whether the broker has said already that it is the active one of a Failover subscription."""
 
 
 class SessionConsumers:
     """Handlers of the commands that name a consumer; `tracked` are the consumers the bridge dispatches to."""
 
     def __init__(
-        self, writer: ClientWriter, topics: TrackedTopics, relay: Relay, max_pending_requests: int, randbits: RandBits
+        self,
+        writer: ClientWriter,
+        topics: TrackedTopics,
+        relay: Relay,
+        max_pending_requests: int,
+        randbits: RandBits,
+        is_tracked: Callable[[CommandSubscribe], bool],
     ) -> None:
-        """`relay` sends a frame to an upstream connection, the client's first one for None."""
+        """`relay` sends a frame to an upstream connection, the client's first one for None.
+
+        `is_tracked`: as `Tracking.takes`, for this client.
+        """
+        self.is_tracked = is_tracked
         self.tracked: dict[int, TrackedConsumer] = {}
         self._writer = writer
         self._topics = topics
@@ -144,7 +161,7 @@ class SessionConsumers:
         subscribe = joining.subscribe
         self._upstreams[subscribe.consumer_id] = upstream
         mark = ""
-        if is_tracked(subscribe):
+        if self.is_tracked(subscribe):
             frame, mark = marked(frame, self._randbits)
         self._relay(upstream, frame, lambda ok: self._subscribed(upstream, joining, mark, ok))
         return True
@@ -172,17 +189,23 @@ class SessionConsumers:
             self._relay(self.upstream(flow.consumer_id), frame, None)
 
     def on_ack(self, frame: Frame) -> None:
-        """Relayed untouched, and noted."""
+        """Relayed untouched, and noted. Of an ack up to a position the bridge says what of it the broker is told."""
         ack = frame.command().ack
-        self._relay(self.upstream(ack.consumer_id), frame, None)
+        upstream = self.upstream(ack.consumer_id)
         consumer = self.tracked.get(ack.consumer_id) or self._former.get(ack.consumer_id)
         if consumer is None or consumer.passed:
+            self._relay(upstream, frame, None)
             return
+        if not (isinstance(consumer.sharing, SingleActive) and ack.ack_type == CommandAck.Cumulative):
+            self._relay(upstream, frame, None)
+            self._note_transaction(consumer, ack)
+        self._topics.acked(consumer, ack)
+
+    def _note_transaction(self, consumer: TrackedConsumer, ack: CommandAck) -> None:
         if ack.HasField("request_id") and ack.HasField("txnid_most_bits"):
             if len(self._acks) >= self._max_pending_requests:
                 self._acks.clear()  # what became of those shows otherwise
             self._acks[ack.request_id] = consumer, ack
-        self._topics.acked(consumer, ack)
 
     def on_redeliver(self, frame: Frame) -> None:
         """Who dispatches redelivers."""
@@ -191,6 +214,8 @@ class SessionConsumers:
         if consumer is None or consumer.passed:
             self._relay(self.upstream(redeliver.consumer_id), frame, None)
             return
+        if isinstance(consumer.sharing, SingleActive) and redeliver.HasField("consumer_epoch"):
+            consumer.note_epoch(redeliver.consumer_epoch)
         positions = [(position.ledgerId, position.entryId) for position in redeliver.message_ids]
         self._topics.redeliver(consumer, positions or None)
 
@@ -243,6 +268,17 @@ class SessionConsumers:
             consumer.closed_by_broker = True
         self._drop(consumer_id)
 
+    def active_changed(self, upstream: Upstream, change: CommandActiveConsumerChange) -> None:
+        """The broker says whether a Failover consumer is the active one, perhaps before it agrees to its SUBSCRIBE."""
+        if self._upstreams.get(change.consumer_id) is not upstream:
+            return
+        joining, consumer = self._joining.get(change.consumer_id), self.tracked.get(change.consumer_id)
+        if joining is not None:
+            joining.active = change.is_active
+        elif consumer is not None and isinstance(consumer.sharing, SingleActive) and consumer.sharing.failover:
+            consumer.active = change.is_active
+            self._topics.active_changed(consumer)
+
     def last_message_id(self, response: CommandGetLastMessageIdResponse) -> bool:
         """Take the answer to a `request_mark_delete`; False when it is the client's."""
         answer = self._cursor_requests.pop(response.request_id, None)
@@ -268,6 +304,9 @@ class SessionConsumers:
     def send(self, consumer_id: int, command: BaseCommand) -> None:
         """Send a command of the bridge's own to the broker of a consumer."""
         upstream = self._upstreams.get(consumer_id)
+        consumer = self.tracked.get(consumer_id)
+        if consumer is not None and command.type == BaseCommand.ACK:
+            self._note_transaction(consumer, command.ack)
         if upstream is not None:
             upstream.write(encode_frame(command))
 
@@ -313,9 +352,13 @@ class SessionConsumers:
             subscribe.consumer_name,
             subscribe.priority_level,
             mark,
-            KeySharing.of(subscribe),
+            sharing_of(subscribe),
             ranges_of(subscribe),
         )
+        if isinstance(consumer.sharing, SingleActive):
+            consumer.active |= joining.active
+            if subscribe.HasField("consumer_epoch"):
+                consumer.note_epoch(subscribe.consumer_epoch)
         self.tracked[subscribe.consumer_id] = consumer
         self._former.pop(subscribe.consumer_id, None)
         self._topics.attach(consumer)

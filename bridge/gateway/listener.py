@@ -6,6 +6,7 @@ import socket
 import structlog
 
 from bridge.clock import RandBits, system_randbits
+from bridge.gateway.client_commands import Tracking
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.session import ClientSession
 from bridge.limits import ConnectionLimits
@@ -29,8 +30,13 @@ class Gateway:
         limits: ConnectionLimits,
         randbits: RandBits = system_randbits,
         trusted: TrustedServers | None = None,
+        tracking: Tracking | None = None,
     ) -> None:
-        """`service_url`: the broker that sessions connect to first; `trusted`: what those with TLS are checked by."""
+        """`service_url`: the broker that sessions connect to first; `trusted`: what those with TLS are checked by.
+
+        `tracking`: which subscriptions are dispatched here.
+        """
+        self.tracking = Tracking() if tracking is None else tracking
         self.trusted = TrustedServers() if trusted is None else trusted
         self.service_url = service_url
         self.topics = topics

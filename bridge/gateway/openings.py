@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from bridge.broker.connection import BrokerError
-from bridge.gateway.client_commands import is_tracked, refuse_reserved
+from bridge.gateway.client_commands import refuse_reserved
 from bridge.gateway.consumers import SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.producers import Relay, SessionProducers
@@ -158,7 +158,7 @@ class Openings:
     @contextlib.asynccontextmanager
     async def _marked(self, upstream: Upstream, subscribe: CommandSubscribe) -> AsyncIterator[None]:
         """While the client's consumer is subscribed: the cursor bears its mark, if it can be given one."""
-        if not is_tracked(subscribe):
+        if not self._consumers.is_tracked(subscribe):
             yield
             return
         topic = str(TopicName.parse(subscribe.topic))

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
+from bridge.gateway.client_commands import Tracking
 from bridge.gateway.consumers import CONSUMER_HANDLERS, SessionConsumers, TrackedTopics
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.openings import Opener, Openings
@@ -27,7 +28,7 @@ from bridge.limits import ConnectionLimits
 from bridge.protocol.errors import ProtocolError
 from bridge.protocol.frames import RUN, Frame, encode_frame
 from bridge.protocol.named_requests import TOPIC_OF
-from bridge.protocol.pulsar_pb2 import BaseCommand
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
 from tracker import Position
 
 Shown = bytes | memoryview | None
@@ -49,15 +50,19 @@ class Router:
         upstreams: SessionUpstreams,
         limits: ConnectionLimits,
         randbits: RandBits,
+        tracking: Tracking,
     ) -> None:
         """`service_url`: where lookups start."""
+        self._tracking = tracking
         self._session = session
         self._topics = topics
         self._upstreams = upstreams
         self._limits = limits
         self._requests = RequestsInFlight(limits.max_pending_requests)
         self._producers = SessionProducers(self.relay)
-        self._consumers = SessionConsumers(session, topics, self.relay, limits.max_pending_requests, randbits)
+        self._consumers = SessionConsumers(
+            session, topics, self.relay, limits.max_pending_requests, randbits, self._is_tracked
+        )
         self._own_requests = OwnRequests(limits.stamp_timeout_s, randbits)
         self._lookups = Lookups(service_url, upstreams.get, limits)
         self._openings = Openings(
@@ -81,6 +86,10 @@ class Router:
     def let_go(self) -> None:
         """Of the parts that refer to this one, when nothing of the client goes on any more."""
         del self._producers, self._consumers, self._openings
+
+    def _is_tracked(self, subscribe: CommandSubscribe) -> bool:
+        connect = self._upstreams.connect
+        return self._tracking.takes(subscribe, 0 if connect is None else connect.connect.protocol_version)
 
     # -- what the client says
 
@@ -179,6 +188,11 @@ class Router:
         own = self._consumers.last_message_id(command.getLastMessageIdResponse)
         return None if own else frame.data
 
+    def on_active_consumer_change(self, upstream: Upstream, frame: Frame) -> Shown:
+        """The client's; whoever dispatches has to know, too."""
+        self._consumers.active_changed(upstream, frame.command().active_consumer_change)
+        return frame.data
+
     def on_ack_response(self, upstream: Upstream, frame: Frame) -> Shown:
         """The client's; of acks in transactions the bridge has to know, too."""
         self._consumers.ack_answered(upstream, frame.command().ackResponse)
@@ -264,6 +278,7 @@ _SERVER_HANDLERS: dict[int, Callable[[Router, Upstream, Frame], Shown]] = {
     BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: Router.on_last_message_id,
     BaseCommand.ERROR: Router.on_error,
     BaseCommand.ACK_RESPONSE: Router.on_ack_response,
+    BaseCommand.ACTIVE_CONSUMER_CHANGE: Router.on_active_consumer_change,
     BaseCommand.CLOSE_PRODUCER: Router.on_server_close,
     BaseCommand.CLOSE_CONSUMER: Router.on_server_close,
 }

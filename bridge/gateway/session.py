@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from bridge.broker.connection import BrokerError
 from bridge.clock import RandBits
+from bridge.gateway.client_commands import Tracking
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.keep_alive import KeepAlive
 from bridge.gateway.requests import BROKER_INITIATED, body_of
@@ -47,6 +48,7 @@ class SessionHost(Protocol):
     limits: ConnectionLimits
     randbits: RandBits
     trusted: TrustedServers
+    tracking: Tracking
 
     def opened(self, session: "ClientSession") -> bool:
         """Count it in; False when there are too many."""
@@ -76,7 +78,9 @@ class ClientSession(SlicedReads):
         self._connected = False
         self._upstreams = SessionUpstreams(self, self.spawn, limits, host.trusted)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._router = Router(self, host.topics, host.service_url, self._upstreams, limits, host.randbits)
+        self._router = Router(
+            self, host.topics, host.service_url, self._upstreams, limits, host.randbits, host.tracking
+        )
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
         self._turns = Turns(

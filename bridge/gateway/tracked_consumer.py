@@ -6,9 +6,9 @@ from typing import Protocol
 from bridge.protocol import commands
 from bridge.protocol.frames import MessageFramer, without_broker_metadata
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import BaseCommand
+from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
 from bridge.protocol.sent import Sent
-from bridge.protocol.sticky_keys import KeySharing
+from bridge.protocol.single_active import Sharing, SingleActive
 from tracker import Position
 
 
@@ -52,13 +52,13 @@ class TrackedConsumer:
         name: str,
         priority_level: int,
         mark: str,
-        sharing: KeySharing | None = None,
+        sharing: Sharing = None,
         ranges: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """`topic`: the full name of a topic partition; `priority_level`: 0 is served first, as in Pulsar.
 
-        `mark`: what the broker lists of this consumer and of no other. `sharing`: of keys, None on a Shared
-        subscription; `ranges`: of hashes of keys that the consumer asks for, if it does.
+        `mark`: what the broker lists of this consumer and of no other. `sharing`: what the type of the
+        subscription is; `ranges`: of hashes of keys that the consumer asks for, if it does.
         """
         self.topic = topic
         self.subscription = subscription
@@ -70,6 +70,8 @@ class TrackedConsumer:
         self.mark = mark
         self.sharing = sharing
         self.ranges = ranges
+        self.active = isinstance(sharing, SingleActive) and not sharing.failover
+        """Where one consumer gets everything: whether it is this one, by the broker's word."""
         self.admitted = False
         """Whether the broker lists it."""
         self.closed_by_broker = False
@@ -99,6 +101,14 @@ class TrackedConsumer:
             parts.append(head(ledger, entry, redelivery_count, len(raw), ack_set))
             parts.append(raw)
         self._writer.write_client(b"".join(parts))
+
+    def note_epoch(self, epoch: int) -> None:
+        """What is sent from now on is of this consumer epoch: the client drops what it was sent before."""
+        self._framer.set_epoch(epoch)
+
+    def relay_ack(self, ack: CommandAck) -> None:
+        """Give the broker an ack of the client's, as it is by now."""
+        self._writer.send_upstream(self.consumer_id, commands.ack_as(ack))
 
     def acknowledge(self, positions: Iterable[tuple[int, int]]) -> None:
         """Acknowledge in the broker on the consumer's behalf, without asking for an answer."""

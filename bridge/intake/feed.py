@@ -86,6 +86,18 @@ class Feed:
                 self._taken = deque(position for position in self._taken if not self._acks.contains(*position))
         return result
 
+    def is_past(self, position: tuple[int, int]) -> bool:
+        """Whether nothing that lies before a position is to come any more; it must have been harvested."""
+        if position <= self.position:
+            return True
+        if self._queue:
+            return self._queue[0][:2] > position
+        if self._number is None:
+            return position <= self._read_position
+        if self._number < self._tail.first:
+            return False
+        return self._number == self._tail.end or self._tail.item(self._number)[:2] > position
+
     def checkpoint(self) -> Position:
         """Everything immediate at or below it is acked."""
         taken, acks = self._taken, self._acks

@@ -153,6 +153,13 @@ def ack(consumer_id: int, positions: Iterable[tuple[int, int]], request_id: int 
     return command
 
 
+def ack_as(ack: CommandAck) -> BaseCommand:
+    """ACK as it is given."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.CopyFrom(ack)
+    return command
+
+
 def ack_up_to(consumer_id: int, position: tuple[int, int], properties: Mapping[str, int]) -> BaseCommand:
     """ACK of all up to a position, with `properties` that the broker keeps in the cursor."""
     command = BaseCommand(type=BaseCommand.ACK)

@@ -228,6 +228,11 @@ class MessageFramer:
         self._partition = b"\x18" + encode_varint(partition % (1 << 64))
         self._ledger = -1
         self._ledger_bytes = b""
+        self._epoch = b""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say this consumer epoch from now on."""
+        self._epoch = b"\x28" + encode_varint(epoch)
 
     def head(
         self, ledger: int, entry: int, redelivery_count: int, entry_size: int, ack_set: tuple[int, ...] = ()
@@ -242,5 +247,6 @@ class MessageFramer:
             message += b"\x18" + encode_varint(redelivery_count)
         for word in ack_set:
             message += b"\x20" + encode_varint(word & 0xFFFF_FFFF_FFFF_FFFF)
+        message += self._epoch
         command = b"\x08\x09\x4a" + encode_varint(len(message)) + message
         return _SIZES.pack(4 + len(command) + entry_size, len(command)) + command

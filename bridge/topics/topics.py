@@ -261,6 +261,12 @@ class Topics:
             topic, subscription = found
             self._do(topic, subscription.acked, consumer, ack)
 
+    def active_changed(self, consumer: TrackedConsumer) -> None:
+        """The broker has elected the consumer, or another one; of one that is not listed yet it is known then."""
+        if consumer.admitted and (found := self._served(consumer)) is not None:
+            topic, subscription = found
+            self._do(topic, subscription.active_changed, consumer)
+
     def ack_answered(self, consumer: TrackedConsumer, ack: CommandAck, agreed: bool) -> None:
         """An ack in a transaction was answered."""
         if (found := self._served(consumer)) is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.broker.connection import BrokerError
 from bridge.broker.pool import BrokerPool
-from bridge.gateway.client_commands import is_tracked, refuse_reserved
+from bridge.gateway.client_commands import Tracking, refuse_reserved
 from bridge.gateway.lookups import Lookups
 from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.upstream import Upstream
@@ -244,7 +244,7 @@ def test_durable_shared_subscriptions_are_taken_over(fields: dict[str, object], 
     )
     for name, value in fields.items():
         setattr(command, name, value)
-    assert is_tracked(command) == tracked
+    assert Tracking().takes(command) == tracked
 
 
 @pytest.mark.parametrize("name", ["__delay-bridge", "__delay-bridge-reader-1"])

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from itertools import islice
+from typing import Literal
 
 from bridge import answers
 from bridge.dispatch.dispatcher import Again, ConsumerState
 from bridge.dispatch.subscription_stats import Cause, Lateness, SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
+from bridge.protocol.single_active import Sharing, SingleActive
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.shown import index_shown, subscriptions_shown
 from bridge.web.rest.answering import Written
@@ -116,6 +118,12 @@ def _partition(
     }
 
 
+def _type_of(sharing: Sharing) -> Literal["Shared", "Key_Shared", "Exclusive", "Failover"]:
+    if isinstance(sharing, SingleActive):
+        return sharing.name
+    return "Shared" if sharing is None else "Key_Shared"
+
+
 def _subscription(
     topic: TrackedTopic, name: str, view: SubscriptionView | None, index: TopicIndex | None
 ) -> answers.Subscription:
@@ -124,7 +132,7 @@ def _subscription(
     stats = SubscriptionStats() if subscription is None else subscription.stats
     dispatcher = None if subscription is None else subscription.dispatcher
     return {
-        "type": "Shared" if subscription is None or subscription.sharing is None else "Key_Shared",
+        "type": _type_of(None if subscription is None else subscription.sharing),
         "dispatching": subscription is not None and subscription.dispatching,
         "pending": None if view is None or index is None else index.counts.pending(view),
         "pendingSettled": view is not None and view.counter.settled,

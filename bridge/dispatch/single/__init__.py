@@ -1,0 +1,1 @@
+"""Out, where one consumer gets everything: Exclusive and Failover subscriptions."""
