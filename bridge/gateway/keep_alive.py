@@ -30,7 +30,8 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Watch from now on, also when it does already: a broker may say CONNECTED twice."""
+        self.stop()
         self._silent = 0
         self._schedule()
 

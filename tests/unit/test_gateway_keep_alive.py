@@ -45,3 +45,17 @@ async def test_time_in_which_nobody_could_be_heard_does_not_count(monkeypatch: p
     assert said == ["ping"]
     watch.heard()
     watch.stop()
+
+
+async def test_started_twice_it_stops_at_once() -> None:
+    said: list[str] = []
+    looks: list[int] = []
+    watch = KeepAlive(lambda: said.append("ping"), lambda: said.append("gone"), lambda: looks.append(1), 0.02)
+    watch.start()
+    watch.start()
+    await wait_until_async(lambda: "ping" in said, "asked")
+    watch.stop()
+    seen = len(looks)
+    await asyncio.sleep(0.05)
+    assert len(looks) == seen
+    assert said == ["ping"]
