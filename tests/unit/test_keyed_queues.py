@@ -1,6 +1,8 @@
 """What a Key_Shared subscription sends next: of what is new, of what has to be read again, of what is not due."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 from bridge.broker.connection import BrokerError
@@ -269,3 +271,23 @@ def test_an_ack_wakes_when_others_waited_for_it() -> None:
     scene.dispatcher.ack(1, 2)
     assert scene.woken == 1
     assert scene.pump() == {"takes over": [3]}
+
+
+def test_nothing_is_kept_of_a_consumer_that_has_left() -> None:
+    class Member:
+        """Of the subscription."""
+
+    dispatcher: KeyedDispatcher[Member] = KeyedDispatcher(USUAL, KeySharing(), lambda: None)
+    ready = KeyedReadyQueue(dispatcher)
+    member: Member | None = Member()
+    assert member is not None
+    dispatcher.add_consumer(member, 0, "a")
+    dispatcher.flow(member, 5, True)
+    dispatcher.begin_slice()
+    ready.add([offer(1)])
+    assert dispatcher.assign(ready.take(5))[0]
+    left = weakref.ref(member)
+    dispatcher.remove_consumer(member)
+    member = None
+    gc.collect()
+    assert left() is None

@@ -57,6 +57,9 @@ class KeyOrder(Generic[S]):
         """It left; the caller has let go of all that it held."""
         self._selector.remove(consumer)
         del self._new_lanes[consumer], self._again_lanes[consumer]
+        # Not kept in memory until the next slice, which may never be.
+        self.turns.pop(consumer, None)
+        self._owners = {sticky_hash: owner for sticky_hash, owner in self._owners.items() if owner is not consumer}
         self._share_out()
 
     def _share_out(self) -> None:
