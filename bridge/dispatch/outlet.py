@@ -350,14 +350,15 @@ class Outlet:
     def _not_acked_up_to(self, single: SingleDispatcher[TrackedConsumer], offers: list[Offer]) -> list[Offer]:
         """Without what is immediate and a consumer has acked before this bridge gave it: the broker is told so."""
         upto, active = single.acked_up_to, single.active
-        acked = [offer[:2] for offer in offers if offer.key is None and offer[:2] <= upto]
+        known = (offer[:2] for offer in offers if offer.key is None and offer[:2] <= upto)
+        acked = dict.fromkeys(position for position in known if position not in self._parts.pending)
         if not acked or active is None:
             return offers
         active.acknowledge(acked)
         for position in acked:
             self.ack(position)
         self._parts.stats.acked += len(acked)
-        return [offer for offer in offers if offer.key is not None or offer[:2] > upto]
+        return [offer for offer in offers if offer[:2] not in acked]
 
     def _give_back(self, again: Sequence[Offer], left: Sequence[Offer]) -> None:
         """What could not be delivered again after all: for want of permits, or because its consumer had none."""

@@ -304,7 +304,7 @@ class TrackedSubscription:
             if consumer.passed:
                 consumer.relay_ack(ack)
                 return
-            ack = entry_by_entry(self.dispatcher, self.pending_acks, consumer, ack)
+            ack = entry_by_entry(self.dispatcher, self.pending_acks, consumer, ack, self._exists)
             consumer.relay_ack(ack)
         transaction = Transaction.of(ack)
         if transaction is not None:

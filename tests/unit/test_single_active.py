@@ -1,16 +1,19 @@
 """Exclusive and Failover subscriptions: which are taken over, who gets what, in which order, what acks cover."""
 
 from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
 
 from bridge.dispatch.dispatcher import Again, Offer
+from bridge.dispatch.pending_acks import PendingAcks
+from bridge.dispatch.single.cumulative_acks import entry_by_entry
 from bridge.dispatch.single.single_dispatcher import SingleDispatcher
 from bridge.dispatch.single.single_queues import OrderedReadyQueue
 from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.client_commands import Tracking
 from bridge.limits import DispatchLimits
-from bridge.protocol.pulsar_pb2 import CommandSubscribe
+from bridge.protocol.pulsar_pb2 import CommandAck, CommandSubscribe
 from bridge.protocol.single_active import DELAYS_PROPERTY
 from tracker import encode_key
 
@@ -278,3 +281,40 @@ def test_what_operators_hold_comes_in_its_place() -> None:
     queue.add(delayed(4))
     queue.drop_all(lambda offer: offer.entry == 4)
     assert len(queue) == 0
+
+
+# -- as the broker is told
+
+
+def told(dispatcher: Names, entry: int, *, ledger: int = 1, exists: bool = True) -> list[tuple[int, int]]:
+    ack = CommandAck(consumer_id=1, ack_type=CommandAck.Cumulative, request_id=7)
+    ack.message_id.add(ledgerId=ledger % (1 << 64), entryId=entry % (1 << 64))
+    pending: PendingAcks[str] = PendingAcks(dispatcher, LIMITS)
+    found = entry_by_entry(cast(Any, dispatcher), cast(Any, pending), cast(Any, "a"), ack, lambda _: exists)
+    assert (found.ack_type, found.request_id) == (CommandAck.Individual, 7)
+    return [(each.ledgerId, each.entryId) for each in found.message_id]
+
+
+def test_nothing_lies_before_the_first_entry_of_a_ledger() -> None:
+    """So clients ack what is before a batch of which they ack a part."""
+    dispatcher = dispatcher_of("a")
+    give(dispatcher, immediate(0, 1))
+    assert told(dispatcher, -1) == []
+    assert told(dispatcher, -1, ledger=-1) == []
+    assert dispatcher.acked_up_to == (1, -1)
+    assert told(dispatcher, 0) == [(1, 0)]
+
+
+def test_what_nobody_knows_of_says_nothing_of_what_is_to_come() -> None:
+    dispatcher = dispatcher_of("a")
+    give(dispatcher, immediate(0, 1))
+    assert told(dispatcher, 1 << 40, exists=False) == [(1, 0), (1, 1)]
+    assert dispatcher.acked_up_to == (-1, -1)
+
+
+def test_nothing_is_acked_for_those_who_come_when_nobody_is_here() -> None:
+    dispatcher = dispatcher_of("a")
+    give(dispatcher, immediate(0, 1))
+    assert told(dispatcher, 1) == [(1, 0), (1, 1)]
+    dispatcher.remove_consumer("a")
+    assert dispatcher.acked_up_to == (-1, -1)

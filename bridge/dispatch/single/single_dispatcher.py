@@ -38,7 +38,8 @@ class SingleDispatcher(Dispatcher[C]):
         super().__init__(limits)
         self.unacked_limits = NO_LIMITS
         self.acked_up_to: PositionKey = NOWHERE
-        """A consumer has acked all that is immediate up to there, whether it was given it by this bridge or not."""
+        """A consumer that is here, or was beside one that is, has acked all that is immediate up to there, whether it
+        was given it by this bridge or not."""
         self._overtaken: PositionKey = NOWHERE
         self._active: ConsumerState[C] | None = None
         self._number = 0
@@ -72,7 +73,10 @@ class SingleDispatcher(Dispatcher[C]):
         state = self._consumers.get(consumer)
         for position in () if state is None else state.positions:
             self._by_position.discard(position)
-        return super().remove_consumer(consumer)
+        freed = super().remove_consumer(consumer)
+        if not self._order:  # while nobody is here the cursor may be set back
+            self.acked_up_to = NOWHERE
+        return freed
 
     def set_unacked_limits(self, limits: UnackedLimits) -> None:
         """They are for types that ack entry by entry (source: `Consumer.shouldBlockConsumerOnUnackMsgs`)."""
