@@ -234,10 +234,11 @@ class RawClient(asyncio.Protocol):
         publish_ms: int = 1,
         transaction: tuple[int, int] | None = None,
         key: str | None = None,
+        changed: tuple[bytes, bytes] | None = None,
         **fields: Any,
     ) -> tuple[int, int]:
         """SEND; returns the position once stored. `messages`: what the metadata calls the size of the batch; `fields`:
-        more of it.
+        more of it; `changed`: some bytes of it, and what is written in their place.
         """
         metadata = MessageMetadata(producer_name="raw", sequence_id=sequence_id, publish_time=publish_ms)
         if deliver_at is not None:
@@ -245,7 +246,10 @@ class RawClient(asyncio.Protocol):
         if messages is not None:
             metadata.num_messages_in_batch = messages
         for name, value in fields.items():
-            setattr(metadata, name, value)
+            if isinstance(value, list):
+                getattr(metadata, name).extend(value)
+            else:
+                setattr(metadata, name, value)
         command = BaseCommand(type=BaseCommand.SEND)
         if key is not None:
             metadata.partition_key = key
@@ -253,6 +257,8 @@ class RawClient(asyncio.Protocol):
             for each in (metadata, command.send):
                 each.txnid_most_bits, each.txnid_least_bits = transaction
         body = metadata.SerializeToString()
+        if changed is not None:
+            body = body.replace(*changed)
         command.send.producer_id = producer_id
         command.send.sequence_id = sequence_id
         stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

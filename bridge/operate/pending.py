@@ -11,7 +11,7 @@ from bridge.answers.values import EntryState
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.limits import OperatorLimits
 from bridge.protocol.errors import MalformedFrame
-from bridge.protocol.frames import entry_metadata, entry_parts
+from bridge.protocol.frames import as_text, entry_metadata, entry_parts
 from bridge.protocol.pulsar_pb2 import CompressionType, MessageMetadata
 from tracker import DueEntry, Position, SubscriptionView, TopicIndex
 from tracker.keys import KEY_LENGTH, MAX_TIMESTAMP_MS
@@ -44,7 +44,7 @@ class Wanted:
             metadata = _metadata(entry.raw)
             if metadata is None or (self.key is not None and metadata.partition_key != self.key):
                 return False
-            known = {(each.key, each.value) for each in metadata.properties}
+            known = {(as_text(each.key), as_text(each.value)) for each in metadata.properties}
             return all(each in known for each in self.properties)
 
         return matches
@@ -91,9 +91,9 @@ class Pending:
             "position": f"{entry.ledger}:{entry.entry}",
             "deliverAt": entry.deliver_at_ms,
             "publishTime": None if metadata is None else metadata.publish_time,
-            "key": metadata.partition_key if metadata is not None and metadata.HasField("partition_key") else None,
-            "properties": {} if metadata is None else {each.key: each.value for each in metadata.properties},
-            "producerName": None if metadata is None else metadata.producer_name,
+            "key": _key(metadata),
+            "properties": {} if metadata is None else {as_text(x.key): as_text(x.value) for x in metadata.properties},
+            "producerName": None if metadata is None else as_text(metadata.producer_name),
             "messages": entry.message_count,
             "size": len(entry.raw),
             "redeliveryCount": 0 if self._subscription is None else self._subscription.redelivery_count(position),
@@ -129,6 +129,10 @@ def _metadata(raw: bytes) -> MessageMetadata | None:
         return entry_metadata(raw)
     except MalformedFrame:
         return None
+
+
+def _key(metadata: MessageMetadata | None) -> str | None:
+    return as_text(metadata.partition_key) if metadata is not None and metadata.HasField("partition_key") else None
 
 
 def _parts(raw: bytes) -> tuple[MessageMetadata | None, bytes]:

@@ -12,7 +12,7 @@ copied apart or encoded anew on its way through, so its checksum stays valid.
 from struct import Struct
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 from bridge.protocol.errors import FrameTooLarge, MalformedFrame
 from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
@@ -36,6 +36,19 @@ RUN = 0
 
 NOTHING: frozenset[int] = frozenset()
 
+_WITHOUT_NAMES = frozenset(
+    {
+        BaseCommand.SEND,
+        BaseCommand.SEND_RECEIPT,
+        BaseCommand.MESSAGE,
+        BaseCommand.FLOW,
+        BaseCommand.ACK,
+        BaseCommand.ACK_RESPONSE,
+        BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+    }
+)
+"""Commands of each message, which name no topic and no subscription: whether text in them is text does not matter."""
+
 
 class Frame(NamedTuple):
     """One whole frame: its command type and its bytes, sizes included. Of type RUN: several whole frames."""
@@ -47,14 +60,28 @@ class Frame(NamedTuple):
         """Parse the command. Raises MalformedFrame, but not for what is missing in it: a newer enum's value is, too."""
         (size,) = _unpack_size(self.data, 4)
         try:
-            return BaseCommand.FromString(bytes(self.data[8 : 8 + size]))
+            command = BaseCommand.FromString(bytes(self.data[8 : 8 + size]))
         except DecodeError as error:
             raise MalformedFrame(f"unreadable command of type {self.type}") from error
+        if self.type not in _WITHOUT_NAMES:
+            _check_text(command)
+        return command
 
     def entry(self) -> bytes:
         """The bytes behind the command: headers and payload, as received."""
         (size,) = _unpack_size(self.data, 4)
         return bytes(self.data[8 + size :])
+
+
+def _check_text(message: Message) -> None:
+    """Text that is not UTF-8 is left as bytes by the parser. Raises MalformedFrame naming the field."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if isinstance(value, bytes) or (field.is_repeated and any(isinstance(each, bytes) for each in value)):
+                raise MalformedFrame(f"{field.full_name} is no UTF-8: {value!r:.100}")
+        elif field.type == field.TYPE_MESSAGE:
+            for each in value if field.is_repeated else (value,):
+                _check_text(each)
 
 
 class FrameDecoder:
@@ -163,6 +190,13 @@ def encode_frame(command: BaseCommand, entry: bytes = b"") -> bytes:
 def entry_metadata(entry: bytes) -> MessageMetadata:
     """The metadata of an entry as a broker sends it. Raises MalformedFrame."""
     return _metadata(entry)[0]
+
+
+def as_text(value: str | bytes) -> str:
+    """Text of an entry's metadata, which its producer may have written in any bytes: the parser leaves as bytes what is
+    no UTF-8. As a broker, and Java's clients, read it (source: `LightProtoCodec.readString`).
+    """
+    return value if isinstance(value, str) else value.decode(errors="replace")
 
 
 def entry_parts(entry: bytes) -> tuple[MessageMetadata, bytes]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import mmh3
 
 from bridge.protocol.errors import MalformedFrame
-from bridge.protocol.frames import entry_metadata
+from bridge.protocol.frames import as_text, entry_metadata
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, KeySharedMode
 
 HASHES: Final = 1 << 16
@@ -53,8 +53,8 @@ def sticky_key(raw: bytes) -> bytes:
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):
-        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-    key = metadata.partition_key.encode()
+        return f"{as_text(metadata.producer_name)}-{metadata.sequence_id}".encode()
+    key = as_text(metadata.partition_key).encode()
     return _decoded(key) if metadata.partition_key_b64_encoded else key
 
 

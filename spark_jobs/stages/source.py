@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bridge.notation.numbers import whole_number
+from bridge.protocol.frames import as_text
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
@@ -55,7 +56,7 @@ def deliver_at_of(entry: LedgerEntry) -> int | None:
 def key_of(entry: LedgerEntry) -> str | None:
     """Return the key of a message; None for one without, and for batches, which have one a message."""
     metadata = entry.metadata
-    return metadata.partition_key if metadata is not None and metadata.HasField("partition_key") else None
+    return as_text(metadata.partition_key) if metadata is not None and metadata.HasField("partition_key") else None
 
 
 def properties_of(entry: LedgerEntry) -> list[tuple[str, str]]:
@@ -63,7 +64,7 @@ def properties_of(entry: LedgerEntry) -> list[tuple[str, str]]:
     if entry.metadata is None:
         return []
     # A map has each key once; the last one counts, as in Pulsar's clients.
-    return list({one.key: one.value for one in entry.metadata.properties}.items())
+    return list({as_text(one.key): as_text(one.value) for one in entry.metadata.properties}.items())
 
 
 class PulsarLedgers(DataSource):

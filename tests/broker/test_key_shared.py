@@ -177,6 +177,23 @@ async def test_the_key_is_the_ordering_key_or_decoded(connect: Connect, topic: s
     assert await payloads(low, 2) == ["ordering", "decoded"]
 
 
+async def test_keys_that_are_no_text(connect: Connect, topic: str) -> None:
+    """Keys of any bytes, as clients in C++ and Go can give; delayed ones through the bridge, too."""
+    low, high = await connect(), await connect()
+    await join(low, topic, "low", sharing((0, HASHES // 2 - 1)))
+    await join(high, topic, "high", sharing((HASHES // 2, HASHES - 1)))
+    producer = await connect()
+    await producer.produce(topic)
+    keys = [bytes((255 - number, 0xC3, 0x28, number)) for number in range(12)]
+    for number, key in enumerate(keys):
+        deliver_at = now_ms() + 200 if number % 2 else None
+        await producer.publish(str(number).encode(), deliver_at, key="kkkk", changed=(b"kkkk", key), sequence_id=number)
+    expected = {str(number): sticky_hash(key.decode(errors="replace")) < HASHES // 2 for number, key in enumerate(keys)}
+    for client, is_low in ((low, True), (high, False)):
+        own = sorted(text for text, owner in expected.items() if owner is is_low)
+        assert sorted(await payloads(client, len(own))) == own
+
+
 def test_batches_by_key(url: str, clients: Clients, topic: str) -> None:
     client = clients.connect(url)
     consumers = [key_shared(client, topic) for _ in range(2)]

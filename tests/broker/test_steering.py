@@ -1,5 +1,6 @@
 """What operators do to single entries, on a real broker: found, cancelled, delivered now, and told the truth of it."""
 
+import asyncio
 import base64
 import os
 import random
@@ -12,12 +13,14 @@ from typing import Any
 import pulsar
 import pytest
 
+from bridge.protocol.pulsar_pb2 import KeyValue
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.broker.test_faults import wait_for_acks_to_be_kept
 from tests.clients import Clients, assert_quiet, drain, drain_all, publish, receive, rest_path, shared, texts
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
+from tests.raw_client import raw_client
 
 HOUR_MS = 3_600_000
 RACES = 10_000 if os.environ.get("DELAY_BRIDGE_LONG") == "1" else 600
@@ -315,3 +318,19 @@ def test_what_is_not_tracked(bridge: BridgeProcess, client: Any, topic: str) -> 
     for method, path in (("GET", "/pending"), ("DELETE", "/pending/1:1"), ("POST", "/pending/1:1/deliver-now")):
         status, answer = bridge.ask(method, path_of(topic, "nobody's") + path)
         assert (status, answer["reason"]) == (404, f'{topic} has no tracked subscription "nobody\'s"')
+
+
+async def test_text_of_any_bytes_is_shown(bridge: BridgeProcess, client: Any, topic: str) -> None:
+    """Keys and properties are bytes in clients of some languages; what is no UTF-8 is shown as Java reads it."""
+    await asyncio.to_thread(joined, bridge, client, topic)
+    producer = await raw_client(bridge.service_url)
+    await producer.produce(topic)
+    properties = [KeyValue(key="kkkk", value="kkkk")]
+    changed = b"kkkk", b"\xffk\xc3("
+    await producer.publish(b"1", now_ms() + HOUR_MS, key="kkkk", changed=changed, properties=properties)
+    await producer.close()
+    await asyncio.to_thread(wait_until, lambda: pending(bridge, topic), "the message is listed")
+    (found,) = await asyncio.to_thread(pending, bridge, topic)
+    shown = "\ufffdk\ufffd("
+    assert (found["key"], found["properties"]) == (shown, {shown: shown})
+    assert await asyncio.to_thread(pending, bridge, topic, property=f"{shown}={shown}") == [found]

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from bridge.protocol.names import TopicName
+from bridge.protocol.pulsar_pb2 import MessageMetadata
+from spark_jobs.ledgers.range_reader import LedgerEntry
+from spark_jobs.stages.source import key_of, properties_of
 from tests.clients import Clients, publish
 from tests.cluster import PulsarCluster
 
@@ -106,3 +109,13 @@ def test_what_is_wrong_is_named(
 ) -> None:
     with pytest.raises(Exception, match=said):
         load(spark, options(pulsar, topic) | wrong).count()
+
+
+def test_text_of_any_bytes() -> None:
+    """A column of text holds text, whatever a producer wrote."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="kkkk")
+    metadata.properties.add(key="kkkk", value="v")
+    read = MessageMetadata.FromString(metadata.SerializeToString().replace(b"kkkk", b"k\xff\xffk"))
+    entry = LedgerEntry(1, 2, read, b"")
+    assert key_of(entry) == "k\ufffd\ufffdk"
+    assert properties_of(entry) == [("k\ufffd\ufffdk", "v")]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.protocol import commands
 from bridge.protocol.entries import stored_entry
 from bridge.protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
 from bridge.protocol.frames import (
@@ -296,3 +297,35 @@ def test_a_frame_knows_its_own_sizes() -> None:
     data = encode_frame(ping(), b"abc")
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert Frame(BaseCommand.PING, memoryview(data)).entry() == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "field"),
+    [
+        (commands.subscribe_shared("t", "text", 1, 2, "n"), b"text", "CommandSubscribe.subscription"),
+        (commands.lookup("text", 1, False), b"text", "CommandLookupTopic.topic"),
+        (
+            BaseCommand(
+                type=BaseCommand.PRODUCER,
+                producer={"topic": "t", "producer_id": 1, "request_id": 1, "metadata": [{"key": "k", "value": "text"}]},
+            ),
+            b"text",
+            "KeyValue.value",
+        ),
+        (
+            BaseCommand(
+                type=BaseCommand.ADD_PARTITION_TO_TXN,
+                addPartitionToTxn={"request_id": 1, "partitions": ["t", "text"]},
+            ),
+            b"text",
+            "CommandAddPartitionToTxn.partitions",
+        ),
+    ],
+)
+def test_text_that_is_none(command: BaseCommand, text: bytes, field: str) -> None:
+    """The parser would leave bytes in its place, wherever it is."""
+    (frame,) = FrameDecoder().feed(encode_frame(command).replace(text, b"te\xfft"))
+    with pytest.raises(MalformedFrame, match=f"{field} is no UTF-8"):
+        frame.command()
+    (frame,) = FrameDecoder().feed(encode_frame(command))
+    assert frame.command() == command

@@ -51,6 +51,13 @@ def test_key_of_an_entry(fields: dict[str, Any], key: bytes) -> None:
     assert sticky_key(entry(**fields)) == key
 
 
+@pytest.mark.parametrize("partition_key_b64_encoded", [True, False])
+def test_a_key_that_is_no_text(partition_key_b64_encoded: bool) -> None:
+    """Clients that are not Java's write keys of any bytes; the broker reads them as text all the same."""
+    raw = entry(partition_key="kkkk", partition_key_b64_encoded=partition_key_b64_encoded)
+    assert sticky_key(raw.replace(b"kkkk", b"\xff\xc3(a")) == "\ufffd\ufffd(a".encode()
+
+
 def test_what_cannot_be_read_has_one_key() -> None:
     assert sticky_key(b"\x00\x00\x00\x05x") == b"NONE_KEY"
 
