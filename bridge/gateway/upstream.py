@@ -113,9 +113,9 @@ class Upstream(SlicedReads):
         self.write(_PING)
 
     def pong(self) -> bool:
-        """One came. Returns whether that is the one that `catch_up` waits for."""
+        """One came. Returns whether `catch_up` waits for no further one; one too many keeps nobody waiting."""
         self._answered += 1
-        return self._answered == self._awaited
+        return self._answered >= self._awaited
 
     def catch_up(self) -> None:
         """What the broker has said up to now is read when all it was asked is answered: the client may ask, too."""
