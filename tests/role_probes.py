@@ -168,15 +168,17 @@ class Asking:
         said = MessageToDict(body)
         for name in _VOLATILE:
             said.pop(name, None)
-        return BaseCommand.Type.Name(answer.type), tuple(sorted((k, self._plain(v)) for k, v in said.items()))
+        return BaseCommand.Type.Name(answer.type), tuple(sorted((k, plain(v, self.topic)) for k, v in said.items()))
 
-    def _plain(self, value: object) -> str:
-        text = str(value).replace(self.topic.removeprefix("persistent://"), "TOPIC").replace(self.topic, "TOPIC")
-        text = re.sub(r"acme/orders/t-[0-9a-f]{10}", "ANOTHER", text)
-        text = re.sub(r"\d+:\d+(:-?\d+)*", "POSITION", text)
-        text = re.sub(r"\(\d+,\d+\)", "TRANSACTION", text)
-        text = re.sub(r"reqId = \d+, |remote address.*|\[id: 0x.*|consumerId: \d+", "", text)
-        return re.sub(r"(?:/?127\.0\.0\.1|localhost)[:/]\S*", "ADDRESS", text)
+
+def plain(value: object, topic: str) -> str:
+    """What was said about a topic, less what is different each time."""
+    text = str(value).replace(topic.removeprefix("persistent://"), "TOPIC").replace(topic, "TOPIC")
+    text = re.sub(r"acme/orders/t-[0-9a-f]{10}", "ANOTHER", text)
+    text = re.sub(r"\d+:\d+(:-?\d+)*", "POSITION", text)
+    text = re.sub(r"\(\d+,\d+\)", "TRANSACTION", text)
+    text = re.sub(r"reqId = \d+, |remote address.*|\[id: 0x.*|consumerId: \d+", "", text)
+    return re.sub(r"(?:/?127\.0\.0\.1|localhost)[:/]\S*", "ADDRESS", text)
 
 
 def _body(answer: BaseCommand) -> Any:

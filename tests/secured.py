@@ -99,9 +99,14 @@ def done(broker: EmbeddedPulsar, method: str, path: str, body: object = None) ->
 
 def call(web_url: str, method: str, path: str, role: str | None, body: object = None) -> tuple[int, Any]:
     """Status and body of a call of the broker's admin interface with a role's token."""
-    request = urllib.request.Request(f"{web_url}/admin/v2/{path}", method=method)
-    if role is not None:
-        request.add_header("Authorization", f"Bearer {token_of(role)}")
+    return ask(f"{web_url}/admin/v2/{path}", method, None if role is None else token_of(role), body)
+
+
+def ask(url: str, method: str, token: str | None, body: object = None) -> tuple[int, Any]:
+    """Status and body of a call with a token."""
+    request = urllib.request.Request(url, method=method)
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")

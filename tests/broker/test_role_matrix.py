@@ -10,42 +10,19 @@ from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.bridge_process import BridgeProcess
-from tests.clients import rest_path
 from tests.raw_client import raw_client
 from tests.role_probes import Asking, Differences, Holder, Told, differences, probe, probe_connection
-from tests.secured import (
-    NAMESPACE,
-    TENANT,
-    allow,
-    done,
-    expired_token_of,
-    forged_token_of,
-    some_topic_of,
-    token_of,
-)
+from tests.roles import TOKENS, new_topic, with_roles
+from tests.secured import forged_token_of, token_of
 
 STATES = ("new", "left", "held")
 CONSUMERS = {"admin", "tenant-admin", "consumer", "both", "one-topic"}
 SUCCESS: Told = ("SUCCESS", ())
-TOKENS: dict[str, str | None] = {
-    **{role: token_of(role) for role in ("admin", "tenant-admin", "producer", "consumer", "both")},
-    **{role: token_of(role) for role in ("one-topic", "elsewhere", "nobody")},
-    "no token": None,
-    "forged": forged_token_of("admin"),
-    "expired": expired_token_of("admin"),
-    "nonsense": "nonsense",
-}
 
 
 @pytest.fixture(scope="module")
 def broker(secured: EmbeddedPulsar) -> EmbeddedPulsar:
-    """With more roles than other tests need, and a subscription that one of them alone may use."""
-    allow(secured, "both", "produce", "consume")
-    done(secured, "PUT", f"namespaces/{TENANT}/other", {})
-    for role in ("elsewhere", "one-topic"):
-        allow(secured, role, "produce", "consume", where=f"namespaces/{TENANT}/other")
-    done(secured, "POST", f"namespaces/{NAMESPACE}/permissions/subscription/granted", ["both"])
-    return secured
+    return with_roles(secured)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +32,6 @@ def door(broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> It
     process = BridgeProcess(broker, folder, broker_token=token_of("admin"), front_door="all", access="pulsar").start()
     yield process
     process.stop()
-
-
-def new_topic(broker: EmbeddedPulsar) -> str:
-    """With all consumption rights of `one-topic`."""
-    topic = some_topic_of(NAMESPACE)
-    done(broker, "PUT", rest_path(topic))
-    allow(broker, "one-topic", "consume", where=rest_path(topic))
-    return topic
 
 
 def credentials(token: str | None) -> dict[str, Any]:
