@@ -33,17 +33,20 @@ def main() -> int:
 
 def play(seeds: range, bridge: BridgeProcess, broker: EmbeddedPulsar, kind: int, steps: int) -> int:
     """Say what differs."""
-    began, different, messages = time.monotonic(), 0, 0
+    began, different, messages, again = time.monotonic(), 0, 0, 0
     for seed in seeds:
-        found, played = asyncio.run(compare(seed, bridge.service_url, broker, some_topic(f"seed-{seed}"), kind, steps))
-        messages += len(played.received)
+        found, played = asyncio.run(compare(seed, bridge, broker, some_topic(f"seed-{seed}"), kind, steps))
+        messages, again = messages + len(played.received), again + played.attempts - 1
         different += bool(found)
         if found:
             print(f"seed {seed}: {' '.join(played.steps)}", *found, sep="\n    ", flush=True)
-        if played.stuck or played.unexpected:
-            print(f"seed {seed}, on the broker: {played.stuck} {played.unexpected}", flush=True)
+        if played.stuck or played.unexpected or played.attempts > 1:
+            print(f"seed {seed}, on the broker: {played.attempts} {played.stuck} {played.unexpected}", flush=True)
     took = time.monotonic() - began
-    print(f"{len(seeds):,} seeds, {messages:,} messages came on the broker, {different} different; {took:.0f} s")
+    print(
+        f"{len(seeds):,} seeds, {messages:,} messages came on the broker, which was stuck {again} times, "
+        f"{different} different; {took:.0f} s"
+    )
     return int(different > 0)
 
 
