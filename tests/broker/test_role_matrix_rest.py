@@ -84,7 +84,7 @@ CALLS: tuple[Call, ...] = (
     ("PUT", "/admin/v2/{T}-parts/partitions", 2),
     ("POST", "/admin/v2/{T}-parts/partitions", 3),
     ("DELETE", "/admin/v2/{T}-parts/partitions", None),
-    ("PUT", "/admin/v2/{T}/compaction", None),
+    ("GET", "/admin/v2/{T}/compaction", None),
     ("DELETE", "/admin/v2/{T}/truncate", None),
     ("POST", "/admin/v2/{T}/terminate", None),
     ("DELETE", "/admin/v2/{T}?force=true", None),
@@ -130,7 +130,8 @@ async def test_every_call(broker: EmbeddedPulsar, door: BridgeProcess, role: str
         await holder.close()
         return found
 
-    at_broker, at_bridge = await asyncio.gather(*(at(each.service_url, each.web_url) for each in (broker, door)))
+    # One after the other: a broker answers 409 to one of two that change the policies of a namespace.
+    at_broker, at_bridge = [await at(each.service_url, each.web_url) for each in (broker, door)]
     different = [(one, other) for one, other in zip(at_broker, at_bridge, strict=True) if one != other]
     assert not different
     assert any(status < 300 for _, _, status, _ in at_broker) == (role in KNOWN), "the case is what it is meant to be"
