@@ -163,6 +163,10 @@ class Dispatcher(Generic[C]):
         """The consumers, highest priority first."""
         return self._order
 
+    def state(self, consumer: C) -> ConsumerState[C] | None:
+        """Of one of them."""
+        return self._consumers.get(consumer)
+
     def add_consumer(self, consumer: C, priority_level: int, name: str = "", ranges: Ranges = ()) -> None:
         """A consumer with 0 permits; `name` and `ranges` matter where keys are shared."""
         state = ConsumerState(consumer, priority_level)

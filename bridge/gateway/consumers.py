@@ -25,6 +25,7 @@ from bridge.protocol.pulsar_pb2 import (
     CommandAck,
     CommandAckResponse,
     CommandActiveConsumerChange,
+    CommandConsumerStatsResponse,
     CommandGetLastMessageIdResponse,
     CommandSubscribe,
     ServerError,
@@ -74,6 +75,9 @@ class TrackedTopics(Protocol):
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The broker deleted the subscription."""
 
+    def complete_stats(self, consumer: TrackedConsumer, told: CommandConsumerStatsResponse) -> bool:
+        """Have the broker's word on a consumer say what is true; whether it is dispatched to here."""
+
     def attaching(
         self, topic: str, subscription: str
     ) -> AbstractAsyncContextManager[Callable[[], Coroutine[Any, Any, bool]]]:
@@ -121,6 +125,7 @@ class SessionConsumers:
         self._former: dict[int, TrackedConsumer] = {}  # closed by the broker; acks of theirs may still arrive
         self._cursor_requests: dict[int, Callable[[Position], None]] = {}
         self._acks: dict[int, tuple[TrackedConsumer, CommandAck]] = {}  # in transactions, by request id
+        self._stats_asked: dict[int, TrackedConsumer] = {}  # by request id
 
     @property
     def awaits_acks(self) -> bool:
@@ -249,8 +254,14 @@ class SessionConsumers:
         self._former.pop(consumer_id, None)
 
     def on_consumer_stats(self, frame: Frame) -> None:
-        """Relayed."""
-        self._relay(self.upstream(frame.command().consumerStats.consumer_id), frame, None)
+        """Relayed; the answer is completed."""
+        asked = frame.command().consumerStats
+        consumer = self.tracked.get(asked.consumer_id)
+        if consumer is not None and not consumer.passed:
+            if len(self._stats_asked) >= self._max_pending_requests:
+                self._stats_asked.clear()  # then the broker's numbers have to do
+            self._stats_asked[asked.request_id] = consumer
+        self._relay(self.upstream(asked.consumer_id), frame, None)
 
     def on_get_last_message_id(self, frame: Frame) -> None:
         """Relayed."""
@@ -289,6 +300,16 @@ class SessionConsumers:
             # Unsigned on the wire: before the first entry of a ledger it says 2^64-1.
             answer(Position(position.ledgerId, -1 if position.entryId >= 1 << 63 else position.entryId))
         return True
+
+    def consumer_stats(self, response: CommandConsumerStatsResponse) -> bool:
+        """Complete a broker's word on a consumer that is dispatched to here; False when there is nothing to change."""
+        consumer = self._stats_asked.pop(response.request_id, None)
+        if consumer is None or response.HasField("error_code") or consumer is not self._current(consumer):
+            return False
+        return self._topics.complete_stats(consumer, response)
+
+    def _current(self, consumer: TrackedConsumer) -> TrackedConsumer | None:
+        return self.tracked.get(consumer.consumer_id)
 
     def ack_answered(self, upstream: Upstream, response: CommandAckResponse) -> None:
         """An answer to an ack; most acks are of no transaction, and nobody waits for what is said of them."""

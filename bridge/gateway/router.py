@@ -188,6 +188,12 @@ class Router:
         own = self._consumers.last_message_id(command.getLastMessageIdResponse)
         return None if own else frame.data
 
+    def on_consumer_stats(self, upstream: Upstream, frame: Frame) -> Shown:
+        """Of a consumer that the bridge dispatches to the broker does not know all."""
+        command = frame.command()
+        completed = self._consumers.consumer_stats(command.consumerStatsResponse)
+        return encode_frame(command) if completed else frame.data
+
     def on_active_consumer_change(self, upstream: Upstream, frame: Frame) -> Shown:
         """The client's; whoever dispatches has to know, too."""
         self._consumers.active_changed(upstream, frame.command().active_consumer_change)
@@ -278,6 +284,7 @@ _SERVER_HANDLERS: dict[int, Callable[[Router, Upstream, Frame], Shown]] = {
     BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: Router.on_last_message_id,
     BaseCommand.ERROR: Router.on_error,
     BaseCommand.ACK_RESPONSE: Router.on_ack_response,
+    BaseCommand.CONSUMER_STATS_RESPONSE: Router.on_consumer_stats,
     BaseCommand.ACTIVE_CONSUMER_CHANGE: Router.on_active_consumer_change,
     BaseCommand.CLOSE_PRODUCER: Router.on_server_close,
     BaseCommand.CLOSE_CONSUMER: Router.on_server_close,

@@ -10,6 +10,7 @@ import structlog
 
 from bridge.broker.candidates import Candidates, Elected
 from bridge.dispatch.admission import Admission, Early
+from bridge.dispatch.consumer_stats import complete
 from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -17,7 +18,7 @@ from bridge.limits import TopicLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
 from bridge.protocol.names import TopicName
-from bridge.protocol.pulsar_pb2 import CommandAck
+from bridge.protocol.pulsar_pb2 import CommandAck, CommandConsumerStatsResponse
 from bridge.protocol.service_url import ServiceUrls
 from bridge.topics.context import BridgeContext, Durable
 from bridge.topics.marks import Marks
@@ -298,6 +299,14 @@ class Topics:
         known = self._topics.get(topic)
         if known is not None and not self._closing:
             self._do(known, known.sought, subscription, closed)
+
+    def complete_stats(self, consumer: TrackedConsumer, told: CommandConsumerStatsResponse) -> bool:
+        """What a client is told of its consumer."""
+        found = self._served(consumer)
+        state = None if found is None else found[1].dispatcher.state(consumer)
+        if state is not None:
+            complete(told, state, self._context.now_ms())
+        return state is not None
 
     def unsubscribed(self, topic: str, subscription: str) -> None:
         """The subscription is deleted."""
