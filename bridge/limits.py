@@ -324,10 +324,10 @@ class OperatorLimits:
 class WebLimits:
     """Who may look and act, and for how long that is known."""
 
-    access_answer_lasts_s: float = 60.0
-    """What the broker allowed is not asked again for so long: a permission that is taken away works until then."""
-    access_refusal_lasts_s: float = 3.0
-    """A permission just given works soon."""
+    access_list_lasts_s: float = 60.0
+    """Who may see a topic finds it in lists for so long without a question: they show names and counts, no payloads."""
+    access_answer_lasts_s: float = 3.0
+    """Anything else is asked again: a permission that is given or taken away counts soon."""
     access_answers_max: int = 50_000
     """Answers kept, of 400 bytes: 50 callers who look at 500 topics, with two for each."""
     access_questions_at_once: int = 16
@@ -364,7 +364,7 @@ class WebLimits:
     def __post_init__(self) -> None:
         """Raises ValueError."""
         _check(self, lt, "relay_gone_look_s", "relay_stall_s")
-        _check(self, lt, "access_refusal_lasts_s", "access_answer_lasts_s")
+        _check(self, lt, "access_answer_lasts_s", "access_list_lasts_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

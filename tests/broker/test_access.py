@@ -49,7 +49,7 @@ from tests.secured import (
     token_of,
 )
 
-LIMITS = {"access_answer_lasts_s": 0.3, "access_refusal_lasts_s": 0.1}
+LIMITS = {"access_list_lasts_s": 0.3, "access_answer_lasts_s": 0.1}
 REST = "/admin/v2/delayed"
 WEB_TOKEN, READ_TOKEN = "web-token-of-the-tests", "read-token-of-the-tests"
 MANY = 300

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from tests.clients import rest_path
 from tests.helpers import wait_until_async
 from tests.role_probes import LATER, NOW, Holder, plain
 from tests.roles import TOKENS, new_topic, with_roles
-from tests.secured import NAMESPACE, TENANT, ask, token_of
+from tests.secured import NAMESPACE, TENANT, ask, disallow, token_of
 
 Call = tuple[str, str, object]
 
@@ -210,4 +211,25 @@ async def test_what_the_bridge_itself_knows(broker: EmbeddedPulsar, door: Bridge
 
     for role in sorted(TOKENS, key=["tenant-admin", "admin"].count):
         await asyncio.to_thread(check, role, TOKENS[role])
+    await holder.close()
+
+
+@pytest.mark.parametrize("what", ["a permission", "a token"])
+async def test_who_may_no_more_reads_no_payload(broker: EmbeddedPulsar, door: BridgeProcess, what: str) -> None:
+    """Some seconds later, with the limits as they are."""
+    topic, holder = await asyncio.to_thread(new_topic, broker), Holder("held")
+    await holder.prepare(door.service_url, topic)
+    url = f"{door.web_url}{S.format(T=rest_path(topic))}/pending?payload=true"
+    token = token_of("one-topic") if what == "a permission" else token_of("consumer", exp=int(time.time()) + 4)
+
+    async def status() -> int:
+        return (await asyncio.to_thread(ask, url, "GET", token))[0]
+
+    async def is_refused() -> bool:
+        return await status() in (401, 403)
+
+    assert await status() == 200
+    if what == "a permission":
+        await asyncio.to_thread(disallow, broker, "one-topic", rest_path(topic))
+    await wait_until_async(is_refused, "refused", timeout=15)
     await holder.close()

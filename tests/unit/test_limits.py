@@ -28,7 +28,7 @@ MISFITS = {
     "pauses and recovery": {"retry_backoff_s": (0.1, 10.0)},
     "acts": {"actions_page_max": 10_001},
     "searches": {"search_scan": 199},
-    "answers": {"access_refusal_lasts_s": 60.0},
+    "answers": {"access_answer_lasts_s": 60.0},
     "write buffers": {"write_buffer_bytes": 65 * 1024 * 1024},
     "a share": {"near_term_fill": 1.1},
     "slices and turns": {"round_robin_batch": 301},

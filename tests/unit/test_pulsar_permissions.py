@@ -99,14 +99,16 @@ async def test_answers_are_kept_for_a_while(permissions: PulsarPermissions, brok
         assert await permissions.may_see("t", TOPIC)
         assert not await permissions.may_steer("t", TOPIC)
     assert broker.asked["t " + SUBSCRIPTIONS] == broker.asked["t " + NAMESPACE] == 1
-    # What was refused is asked again soon, what was allowed later.
+    # What was refused is asked again soon, and so is what was allowed.
     broker.allowed = {("t", NAMESPACE): 200}
-    clock.now = LIMITS.access_refusal_lasts_s
-    assert await permissions.may_steer("t", TOPIC)
-    assert await permissions.accepts("t")
     clock.now = LIMITS.access_answer_lasts_s
+    assert await permissions.may_steer("t", TOPIC)
     assert not await permissions.accepts("t")
-    assert broker.count(VERSION) == 2 + 2, "of the caller, and with no token"
+    assert broker.count(VERSION) == 2 + 1, "of the caller, and once with no token"
+    broker.allowed = {}
+    clock.now = 2 * LIMITS.access_answer_lasts_s
+    assert not await permissions.may_see("t", TOPIC)
+    assert not await permissions.may_steer("t", TOPIC)
 
 
 async def test_lists_need_not_ask_again(permissions: PulsarPermissions, broker: Broker, clock: Clock) -> None:
@@ -117,10 +119,10 @@ async def test_lists_need_not_ask_again(permissions: PulsarPermissions, broker: 
     assert not await permissions.may_see("u", TOPIC)
     assert permissions.remembers_seeing(mine, str(TOPIC)) is True
     assert permissions.remembers_seeing(others, str(TOPIC)) is False
-    clock.now = LIMITS.access_refusal_lasts_s
+    clock.now = LIMITS.access_answer_lasts_s
     assert permissions.remembers_seeing(mine, str(TOPIC)) is True
     assert permissions.remembers_seeing(others, str(TOPIC)) is None
-    clock.now = LIMITS.access_answer_lasts_s
+    clock.now = LIMITS.access_list_lasts_s
     assert permissions.remembers_seeing(mine, str(TOPIC)) is None
 
 
@@ -183,7 +185,7 @@ async def test_a_broker_that_takes_any_token_vouches_for_nobody(
     broker.allowed = {("t", VERSION): 200}
     assert await permissions.accepts("t")
     broker.takes_any_token = True
-    clock.now = LIMITS.access_answer_lasts_s
+    clock.now = LIMITS.access_list_lasts_s
     with pytest.raises(BrokerSilent):
         await permissions.accepts("t")
 

@@ -32,7 +32,11 @@ class BrokerSilent(Exception):
 
 
 class PulsarPermissions:
-    """Answers are kept for a while, under a hash of the token and the question."""
+    """Answers are kept for a moment, under a hash of the token and the question; for lists of topics for a while.
+
+    One topic shows payloads, which nobody is to read for long whose permission was taken away. A list shows names and
+    counts of many topics, which cannot all be asked about again and again.
+    """
 
     def __init__(
         self, web_url: str, clock: Callable[[], float], limits: WebLimits, trusted: TrustedServers | None = None
@@ -77,7 +81,8 @@ class PulsarPermissions:
         answer = await self.may_steer(token, topic) or (
             _is_plain(topic) and await self._allowed(token, f"{topic.rest_path}/subscriptions")
         )
-        self._keep((secret_hash(token), str(topic)), answer)
+        lasts_s = self._limits.access_list_lasts_s if answer else self._limits.access_answer_lasts_s
+        self._keep((secret_hash(token), str(topic)), answer, lasts_s)
         return answer
 
     def remembers_seeing(self, key: bytes, topic: str) -> bool | None:
@@ -94,7 +99,7 @@ class PulsarPermissions:
             return
         if await self._ask(f"no-token-{secrets.token_hex(8)}", "brokers/version"):
             raise BrokerSilent("the broker takes any token for valid: access 'pulsar' needs one that checks them")
-        self._checks_until = self._clock() + self._limits.access_answer_lasts_s
+        self._checks_until = self._clock() + self._limits.access_list_lasts_s
 
     async def _allowed(self, token: str, path: str) -> bool:
         key = secret_hash(token), path
@@ -104,11 +109,10 @@ class PulsarPermissions:
             return known[0]
         async with self._at_once:
             answer = await self._ask(token, path)
-        self._keep(key, answer)
+        self._keep(key, answer, self._limits.access_answer_lasts_s)
         return answer
 
-    def _keep(self, key: tuple[bytes, str], answer: bool) -> None:
-        lasts_s = self._limits.access_answer_lasts_s if answer else self._limits.access_refusal_lasts_s
+    def _keep(self, key: tuple[bytes, str], answer: bool, lasts_s: float) -> None:
         self._answers[key] = answer, self._clock() + lasts_s
         self._answers.move_to_end(key)
         while len(self._answers) > self._limits.access_answers_max:
