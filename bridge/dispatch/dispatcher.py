@@ -117,8 +117,6 @@ class Unacked(Generic[C]):
     redelivery_count: int
     ack_set: tuple[int, ...] = ()
     sticky_hash: int = 0
-    number: int = 0
-    """In the order in which entries went out, where that matters."""
 
 
 @dataclass(slots=True, eq=False)

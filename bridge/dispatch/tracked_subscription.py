@@ -199,6 +199,8 @@ class TrackedSubscription:
         """A seek is under way: nothing goes out until the cursor is known."""
         self.seeking = True
         self._forget_deliveries()
+        if isinstance(self.dispatcher, SingleDispatcher):
+            self.dispatcher.begin_anew()
 
     def sought(self, closed: Collection[TrackedConsumer]) -> None:
         """A seek was answered; `closed`: the consumers that it has closed.

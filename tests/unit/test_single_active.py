@@ -221,6 +221,30 @@ def test_part_of_a_batch_and_transactions_leave_what_is_to_come() -> None:
     assert dispatcher.acked_up_to == (-1, -1)
 
 
+def test_an_ack_may_be_of_the_first_copy() -> None:
+    """The consumer asked for all again while it had 2; 1 was sent since, and is before 2 among what is sent again."""
+    dispatcher = dispatcher_of("a")
+    give(dispatcher, [*immediate(2), *delayed(1)])
+    dispatcher.redeliver("a", None)
+    assert give_again(dispatcher) == [(1, 0), (2, 0)]
+    assert covered(dispatcher, "a", 2) == [2]
+    assert list(dispatcher.unacked) == [(1, 1)]
+
+
+def test_what_was_overtaken_stays_so_but_for_a_seek() -> None:
+    """Whatever becomes of what was handed out: a client that connects anew goes on ignoring it."""
+    dispatcher = dispatcher_of("a")
+    give(dispatcher, immediate(5))
+    assert covered(dispatcher, "a", 5) == [5]
+    dispatcher.clear()
+    give(dispatcher, [*delayed(1), *immediate(6)])
+    assert covered(dispatcher, "a", 6) == [6]
+    dispatcher.clear()
+    dispatcher.begin_anew()
+    give(dispatcher, [*delayed(1), *immediate(6)])
+    assert covered(dispatcher, "a", 6) == [1, 6]
+
+
 # -- order
 
 

@@ -18,8 +18,8 @@ def entry_by_entry(
 ) -> CommandAck:
     """The same ack of each entry that it covers, perhaps of none: then it does nothing but ask for an answer.
 
-    What was acked in a transaction is for that to decide. `exists`: whether there is an entry at a position; of one
-    that nobody knows of, nothing follows for entries to come.
+    What was acked in a transaction is for that to decide. `exists`: whether there is an entry at a position, None
+    while nothing is known of the topic; of one beyond the end nothing follows for entries to come.
     """
     told = CommandAck()
     told.CopyFrom(ack)
@@ -27,7 +27,7 @@ def entry_by_entry(
     del told.message_id[:]
     for last in ack.message_id:  # there is one
         position = _signed(last.ledgerId), _signed(last.entryId)
-        for_good = not ack.HasField("txnid_most_bits") and exists(position) is True
+        for_good = not ack.HasField("txnid_most_bits") and exists(position) is not False
         covered = dispatcher.ack_up_to(consumer, position, whole=not last.ack_set, for_good=for_good)
         for each in covered:
             if each in pending_acks:

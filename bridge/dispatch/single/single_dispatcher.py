@@ -43,6 +43,7 @@ class SingleDispatcher(Dispatcher[C]):
         self._overtaken: PositionKey = NOWHERE
         self._active: ConsumerState[C] | None = None
         self._number = 0
+        self._given: dict[PositionKey, tuple[ConsumerState[C], int]] = {}  # to whom for the first time, and when
         self._by_position: SortedList[PositionKey] = SortedList()  # what is unacked
 
     # -- consumers
@@ -74,6 +75,7 @@ class SingleDispatcher(Dispatcher[C]):
         for position in () if state is None else state.positions:
             self._by_position.discard(position)
         freed = super().remove_consumer(consumer)
+        self._given = {position: given for position, given in self._given.items() if given[0] is not state}
         if not self._order:  # while nobody is here the cursor may be set back
             self.acked_up_to = NOWHERE
         return freed
@@ -99,11 +101,9 @@ class SingleDispatcher(Dispatcher[C]):
                 break
             given.append(offer if offer.redelivery_count == 0 else offer._replace(redelivery_count=0))
             position = offer[:2]
-            self._number += 1
-            self.unacked[position] = Unacked(
-                state, offer.key, offer.message_count, 0, offer.ack_set, number=self._number
-            )
+            self.unacked[position] = Unacked(state, offer.key, offer.message_count, 0, offer.ack_set)
             state.positions[position] = None
+            self._note_given(position, state)
             messages += offer.message_count
         self._by_position.update(offer[:2] for offer in given)
         self._charge(state, messages)
@@ -111,7 +111,21 @@ class SingleDispatcher(Dispatcher[C]):
             self._blocked = True
         return [(state.consumer, given)] if given else [], offers[len(given) :]
 
+    def _note_given(self, position: PositionKey, state: ConsumerState[C]) -> None:
+        """A consumer that acks may have the first of several copies in its hands."""
+        if self._given.get(position, (None, 0))[0] is not state:
+            self._number += 1
+            self._given[position] = state, self._number
+            if len(self._given) > 2 * self._limits.max_unacked_per_subscription:
+                known = self.unacked.keys() | self.replay.keys()
+                self._given = {each: given for each, given in self._given.items() if each in known}
+
     # -- what comes back
+
+    def ack(self, ledger: int, entry: int) -> bool:
+        """As of `Dispatcher`."""
+        self._given.pop((ledger, entry), None)
+        return super().ack(ledger, entry)
 
     def ack_up_to(self, consumer: C, position: PositionKey, *, whole: bool, for_good: bool) -> list[PositionKey]:
         """What an ack of a consumer up to a position covers, in order; nothing is acked by this.
@@ -119,7 +133,9 @@ class SingleDispatcher(Dispatcher[C]):
         `whole`: all of the entry at the position; `for_good`: in no transaction.
         """
         state = self._consumers.get(consumer)
-        number = self._number_at(state, position)
+        owner, number = self._given.get(position, (None, 0))
+        if owner is not state:  # it does not show what the consumer had by then
+            number = 0
         covered = [each for each in self._by_position.irange(maximum=position) if self._covers(each, state, number)]
         if position in self.unacked and position not in covered:
             covered.append(position)
@@ -140,15 +156,7 @@ class SingleDispatcher(Dispatcher[C]):
         unacked = self.unacked[position]
         if unacked.key is None:
             return True
-        return position > self._overtaken and unacked.consumer is state and unacked.number <= number
-
-    def _number_at(self, state: ConsumerState[C] | None, position: PositionKey) -> int:
-        """When a consumer was given the entry at a position, or the last one before it that it still has."""
-        for each in self._by_position.irange(maximum=position, reverse=True):
-            unacked = self.unacked[each]
-            if unacked.consumer is state:
-                return unacked.number
-        return 0
+        return position > self._overtaken and unacked.consumer is state and self._given[position][1] <= number
 
     def redeliver(self, consumer: C, positions: Iterable[PositionKey] | None) -> int:
         """The active consumer wants what it has again: all of it, whatever it asks for.
@@ -171,7 +179,12 @@ class SingleDispatcher(Dispatcher[C]):
         """As of `Dispatcher`."""
         super().clear()
         self._by_position.clear()
-        self.acked_up_to = self._overtaken = NOWHERE
+        self._given.clear()
+        self.acked_up_to = NOWHERE
+
+    def begin_anew(self) -> None:
+        """A client sets the cursor: it forgets what it has acked up to, as all else that it knows of acks."""
+        self._overtaken = NOWHERE
 
     def _forget(self, position: PositionKey, unacked: Unacked[C]) -> None:
         super()._forget(position, unacked)
