@@ -27,8 +27,9 @@ SHORT_S = 3
 
 @pytest.fixture(scope="module")
 def door(secured: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
-    """A bridge whose own role may do all."""
-    process = BridgeProcess(secured, tmp_path_factory.mktemp("taken"), broker_token=token_of("admin")).start()
+    """A bridge whose own role may do all, and which dispatches subscriptions of every type."""
+    folder, token = tmp_path_factory.mktemp("taken"), token_of("admin")
+    process = BridgeProcess(secured, folder, broker_token=token, delays_on_exclusive=NAMESPACE).start()
     yield process
     process.stop()
 
@@ -118,9 +119,9 @@ WAYS = {
 }
 
 
-async def taken_away(broker: Any, url: str, way: Way, subscription: str, **fields: Any) -> float:
+async def taken_away(broker: Any, url: str, way: Way, **fields: Any) -> float:
     """Seconds from when the broker has taken the permission away until it is felt; nothing comes after that."""
-    topic, role = some_topic_of(NAMESPACE), some_role()
+    topic, role, subscription = some_topic_of(NAMESPACE), some_role(), f"s-{uuid.uuid4().hex[:6]}"
     await asyncio.to_thread(done, broker, "PUT", rest_path(topic))
     await asyncio.to_thread(way.give, broker, role, topic, subscription)
     client = await client_of(url, token_of(role))
@@ -142,19 +143,17 @@ async def taken_away(broker: Any, url: str, way: Way, subscription: str, **field
     return felt
 
 
-@pytest.mark.parametrize(
-    "kind", [CommandSubscribe.Shared, CommandSubscribe.Key_Shared], ids=CommandSubscribe.SubType.Name
-)
+KINDS = CommandSubscribe.SubType.values()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=CommandSubscribe.SubType.Name)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_permission_taken_away(
     secured: EmbeddedPulsar, door: BridgeProcess, way: str, kind: CommandSubscribe.SubType
 ) -> None:
     """The broker closes the consumer by itself, within tenths of a second."""
-    subscription = f"s-{uuid.uuid4().hex[:6]}"
-    felt = [
-        await taken_away(secured, url, WAYS[way], subscription, subType=kind)
-        for url in (secured.service_url, door.service_url)
-    ]
+    urls = (secured.service_url, door.service_url)
+    felt = await asyncio.gather(*(taken_away(secured, url, WAYS[way], subType=kind) for url in urls))
     assert felt[1] < felt[0] + 5
 
 
