@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pulsar as client_library
 import pytest
@@ -307,6 +308,28 @@ async def test_a_backlog_of_batches(
         assert last.at_ms >= waits
 
     await asyncio.to_thread(run)
+
+
+def test_a_backlog_that_the_bridge_did_not_know(
+    private_bridge: BridgeFactory, clients: Clients, direct: Any, topic: str
+) -> None:
+    """What is immediate comes in order, what is due when it is known, what is not waits."""
+    exclusive, initial = client_library.ConsumerType.Exclusive, client_library.InitialPosition.Earliest
+    direct.subscribe(topic, "s", consumer_type=exclusive, initial_position=initial).close()
+    producer = direct.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    sent = [str(number) for number in range(6_000)]
+    late = [f"due {number}" for number in range(20)]
+    publish(producer, sent[:3_000])
+    publish(producer, late, deliver_at=now_ms() + 100)
+    publish(producer, ["waits"], deliver_at=now_ms() + HOUR_MS)
+    publish(producer, sent[3_000:])
+    bridge = private_bridge(delays_on_exclusive=DELAYS)
+    consumer = clients.connect(bridge.service_url).subscribe(topic, "s", consumer_type=exclusive)
+    received = texts(drain_all(consumer, 3_000, limit=6_020))
+    assert [text for text in received if text.isdigit()] == sent
+    assert [text for text in received if not text.isdigit()] == late
+    assert drain_all(consumer) == []
+    assert bridge.stats(topic)["subscriptions"]["s"]["pending"] == 1
 
 
 def test_official_clients_ignore_what_they_acked_past(
