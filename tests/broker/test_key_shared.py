@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import random
 import re
 import time
@@ -325,7 +326,25 @@ async def moved_key(
         await producer.publish(str(number).encode(), partition_key=key, sequence_id=number)
     assert a.messages.qsize() == 2 or await wait_until_async(lambda: a.messages.qsize() == 2, "both messages")
     await join(b, topic, "b", sharing(out_of_order=out_of_order))
+    await has_its_keys(b, a, producer, next(f"probe{n}" for n in range(50) if key_of_owner(f"probe{n}") == "b"))
     return a, b, producer, key
+
+
+async def has_its_keys(consumer: RawClient, former: RawClient, producer: RawClient, key: str) -> None:
+    """A bridge lets a consumer in once the broker lists it, a moment later: until then its keys are others'."""
+    numbers = itertools.count(1_000)
+    kept = [await former.message() for _ in range(former.messages.qsize())]
+
+    async def is_its_own() -> bool:
+        await producer.publish(b"probe", partition_key=key, sequence_id=next(numbers))
+        await wait_until_async(lambda: consumer.messages.qsize() + former.messages.qsize(), "the probe")
+        taker = former if consumer.messages.empty() else consumer
+        taker.ack((await taker.message()).position)
+        return taker is consumer
+
+    await wait_until_async(is_its_own, "its keys are its own", interval=0.01)
+    for message in kept:
+        former.messages.put_nowait(message)
 
 
 async def test_a_key_moves_when_it_is_acked(connect: Connect, topic: str) -> None:
