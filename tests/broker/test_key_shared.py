@@ -385,6 +385,7 @@ async def test_a_key_moves_when_its_consumer_leaves(connect: Connect, topic: str
 async def test_a_key_moves_when_it_is_given_back(connect: Connect, topic: str) -> None:
     a, b, producer, key = await moved_key(connect, topic)
     await producer.publish(b"2", partition_key=key, sequence_id=2)
+    await assert_silent(b)  # a broker may send what it has just read before what is given back meanwhile
     a.redeliver()
     received = [await b.message() for _ in range(3)]
     assert [(each.payload, each.redelivery_count) for each in received] == [(b"0", 1), (b"1", 1), (b"2", 0)]
