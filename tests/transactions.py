@@ -18,13 +18,14 @@ Place = tuple[int, int]
 
 async def connect_coordinator(client: RawClient) -> None:
     """Before anything else is asked of it. It may take a moment to be there."""
-    await client.lookup(coordinator_topic(0))
 
     async def connected() -> bool:
+        # It is the lookup that has a broker serve it, and one that has just started may not do so yet.
+        await client.lookup(coordinator_topic(0))
         answer = await ask(client, BaseCommand.TC_CLIENT_CONNECT_REQUEST, "tcClientConnectRequest", tc_id=0)
         return not answer.HasField("error")
 
-    await wait_until_async(connected, "the coordinator is there", timeout=30, interval=0.1)
+    await wait_until_async(connected, "the coordinator is there", timeout=60, interval=0.2)
 
 
 async def begin(client: RawClient, topic: str, subscription: str = "s", *, ttl_ms: int = MINUTE_MS) -> Id:
