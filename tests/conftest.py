@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
 from bridge.embedded import EmbeddedError, EmbeddedPulsar, ensure_distribution
 from tests.cluster import PulsarCluster, SharedCluster, docker_wanted, given_cluster, start_docker, start_embedded
@@ -18,6 +19,10 @@ BROKER_TESTS = Path(__file__).parent / "broker"
 BROKER_FIXTURES = {"pulsar", "make_pulsar", "private_pulsar", "two_brokers"}
 # Code that may run on an event loop: a blocking call made below it fails the test.
 NEVER_BLOCKING = ["bridge", "tracker"]
+
+# Machines are shared: how long something takes says nothing of the code.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 PulsarFactory = Callable[..., EmbeddedPulsar]
 _shared = pytest.StashKey[SharedCluster]()

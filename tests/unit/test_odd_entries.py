@@ -13,6 +13,7 @@ from bridge.protocol.sticky_keys import HASHES, KeySharing
 from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
 from spark_jobs.stages.source import deliver_at_of, key_of, properties_of
 
+TEXT = st.text("a=/\u00e9\u20ac\U0001f600", max_size=8)
 WHOLE = st.integers(-(2**31), 2**31 - 1)
 MESSAGE = BaseCommand(type=BaseCommand.MESSAGE, message={"consumer_id": 1, "message_id": {"ledgerId": 1, "entryId": 2}})
 
@@ -25,14 +26,14 @@ def metadatas(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         metadata.num_messages_in_batch = draw(WHOLE)
     if draw(st.booleans()):
-        metadata.partition_key, metadata.partition_key_b64_encoded = draw(st.text()), draw(st.booleans())
+        metadata.partition_key, metadata.partition_key_b64_encoded = draw(TEXT), draw(st.booleans())
     if draw(st.booleans()):
         metadata.ordering_key = draw(st.binary())
     if draw(st.booleans()):
         metadata.num_chunks_from_msg, metadata.chunk_id = draw(WHOLE), draw(WHOLE)
-        metadata.uuid = draw(st.text())
+        metadata.uuid = draw(TEXT)
     if draw(st.booleans()):
-        metadata.properties.add(key=draw(st.text()), value=draw(st.text()))
+        metadata.properties.add(key=draw(TEXT), value=draw(TEXT))
     return metadata.SerializeToString()
 
 
