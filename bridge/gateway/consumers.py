@@ -304,12 +304,13 @@ class SessionConsumers:
     def consumer_stats(self, response: CommandConsumerStatsResponse) -> bool:
         """Complete a broker's word on a consumer that is dispatched to here; False when there is nothing to change."""
         consumer = self._stats_asked.pop(response.request_id, None)
-        if consumer is None or response.HasField("error_code") or consumer is not self._current(consumer):
+        if (
+            consumer is None
+            or self.tracked.get(consumer.consumer_id) is not consumer
+            or response.HasField("error_code")
+        ):
             return False
         return self._topics.complete_stats(consumer, response)
-
-    def _current(self, consumer: TrackedConsumer) -> TrackedConsumer | None:
-        return self.tracked.get(consumer.consumer_id)
 
     def ack_answered(self, upstream: Upstream, response: CommandAckResponse) -> None:
         """An answer to an ack; most acks are of no transaction, and nobody waits for what is said of them."""
