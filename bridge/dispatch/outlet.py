@@ -75,15 +75,19 @@ class Outlet:
         self.polled = EARLIEST
         """The broker's mark-delete position as last heard of."""
         told = (source.fetch, parts.wake, self._on_gone, self._on_unread, source.tasks, parts.limits, parts.randbits)
-        keyed = parts.dispatcher if isinstance(parts.dispatcher, KeyedDispatcher) else None
-        self.refetch = Refetch(parts.dispatcher.replay, *told) if keyed is None else KeyedRefetch(keyed, *told)
-        self._ready = ReadyQueue() if keyed is None else KeyedReadyQueue(keyed)
-        self._sharing = None if keyed is None else keyed.sharing
-        self._single = parts.dispatcher if isinstance(parts.dispatcher, SingleDispatcher) else None
-        if self._single is not None:
-            self.refetch = OrderedRefetch(parts.dispatcher.replay, *told)
+        dispatcher = parts.dispatcher
+        self.refetch: Refetch
+        self._ready: ReadyQueue
+        self._sharing = dispatcher.sharing if isinstance(dispatcher, KeyedDispatcher) else None
+        self._single = dispatcher if isinstance(dispatcher, SingleDispatcher) else None
+        self._has_order = self._sharing is not None or self._single is not None
+        if isinstance(dispatcher, KeyedDispatcher):
+            self.refetch, self._ready = KeyedRefetch(dispatcher, *told), KeyedReadyQueue(dispatcher)
+        elif self._single is not None:
+            self.refetch = OrderedRefetch(dispatcher.replay, *told)
             self._ready = OrderedReadyQueue(lambda position: self.feed.is_past(position), parts.limits)
-        self._has_order = keyed is not None or self._single is not None
+        else:
+            self.refetch, self._ready = Refetch(dispatcher.replay, *told), ReadyQueue()
         self.ack_ranges_max: int | None = None
         """Nothing new goes out while there are more ranges of acks than that, of which the broker stores no more
         (source: `PersistentDispatcherMultipleConsumers.shouldPauseOnAckStatePersist`)."""
