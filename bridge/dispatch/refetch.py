@@ -120,13 +120,17 @@ class Refetch:
         if self._read_task is not None:  # it has been waited for long enough
             self._put_aside(positions[:1])
             return False
+        give_way = self._tasks.guarded(self._give_way)
+        self._hold_timer = asyncio.get_running_loop().call_later(self._limits.refetch_hold_s, give_way)
+        self._hold_for(positions)
+        return True
+
+    def _hold_for(self, positions: Sequence[PositionKey]) -> None:
+        """Have them read; what lies behind them waits."""
         if len(self._kept) >= self._limits.refetch_batch:
             self._kept.clear()
         self._held = positions
-        give_way = self._tasks.guarded(self._give_way)
-        self._hold_timer = asyncio.get_running_loop().call_later(self._limits.refetch_hold_s, give_way)
         self._read_task = self._tasks.spawn(self._read(positions))
-        return True
 
     def discard(self, position: PositionKey) -> bool:
         """It is acked; returns whether it was put aside."""

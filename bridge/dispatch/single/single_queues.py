@@ -122,10 +122,7 @@ class OrderedRefetch(Refetch):
 
     def _wait_for(self, positions: Sequence[PositionKey]) -> bool:
         if not self._held:
-            if len(self._kept) >= self._limits.refetch_batch:
-                self._kept.clear()
-            self._held = positions
-            self._read_task = self._tasks.spawn(self._read(positions))
+            self._hold_for(positions)
         return True
 
     async def _read(self, positions: Sequence[PositionKey]) -> None:
