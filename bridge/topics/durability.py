@@ -70,7 +70,8 @@ class Durability:
         """Write the acks of all subscriptions."""
         try:
             self._index.persist_views()
-            self.ask_for_sync()
+            if self._synced != self._index.harvested_position or not self._context.store.is_synced:
+                self.ask_for_sync()
         except StoreError as error:  # the broker has the acks too
             self.cannot_store(error)
 

@@ -102,7 +102,8 @@ class SyncLoop:
     async def _sync(self, dirty: Iterable[Durable]) -> bool:
         positions = [(topic, topic.harvested_unsynced()) for topic in dirty]
         try:
-            await asyncio.to_thread(self._store.sync)
+            if not self._store.is_synced:  # of an idle topic nothing is written between two checkpoints
+                await asyncio.to_thread(self._store.sync)
         except StoreError as error:
             if self.failure is None:
                 self.failure = self._store.failure or str(error)
@@ -317,6 +318,8 @@ class Topics:
     async def owner_urls(self, topic: str) -> ServiceUrls:
         """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
         known, own = self._topics.get(str(TopicName.parse(topic))), self._context.advertised_url
+        if known is not None:
+            await known.look_at_owner()
         if known is not None and known.owner is not None and known.owner != own:
             return ServiceUrls.of(known.owner, known.owner_tls_url)
         return ServiceUrls.of(own, self._context.tls_url)

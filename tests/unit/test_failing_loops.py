@@ -70,6 +70,7 @@ class Disk:
     """A store, as far as the sync loop asks."""
 
     failure: str | None = None
+    is_synced = False
 
     def __init__(self) -> None:
         self.sync, self.probe, self.recover = Broken(), Broken(), Broken()

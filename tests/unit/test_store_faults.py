@@ -497,6 +497,22 @@ async def test_positions_do_not_pass_the_disk(faulty: Store, faults: Faults, mon
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_what_is_on_disk_is_not_synced_again(faulty: Store, faults: Faults) -> None:
+    topic = OneTopic(faulty)
+    syncing = SyncLoop(faulty, Failures(), Backoff(system_randbits, (0.01,)), Limits().topics)
+    topic.write()
+    syncing.mark_dirty(topic)
+    assert await syncing.sync()
+    done = faults.seen.count("before sync")
+    syncing.mark_dirty(topic)
+    assert await syncing.sync()
+    assert (topic.synced, faults.seen.count("before sync")) == ([Position(1, 0)] * 2, done)
+    faults.at = "before write"
+    with pytest.raises(StoreError):
+        topic.write()
+    assert not await syncing.sync()  # and the loop opens the store anew
+
+
 class Reader:
     """Hands on what lies behind where it was opened."""
 

@@ -129,6 +129,28 @@ def test_writes_go_on_while_another_thread_syncs(tmp_path: Path) -> None:
         assert index.entries == 300
 
 
+def test_a_store_knows_whether_a_sync_would_change_anything(tmp_path: Path) -> None:
+    def synced() -> bool:
+        return store.is_synced
+
+    with Store.open(tmp_path) as store:
+        index = TopicIndex(store, TOPIC)
+        index.start_at(EARLIEST)
+        store.sync()
+        assert synced()
+        index.persist_views()  # nothing changed
+        assert synced()
+        index.view("s").ack(1, 2)
+        index.persist_views()
+        assert not synced()
+        store.sync()
+        assert synced()
+        store.recover()  # what its log holds may be in the machine's memory only
+        assert not synced()
+    with Store.open(tmp_path) as store:
+        assert not synced()
+
+
 CHILD = """
 import sys, time
 from pathlib import Path

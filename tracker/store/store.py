@@ -68,7 +68,10 @@ class Store:
         self._notes = notes
         self._sync_lock = threading.Lock()
         self._reclaim_lock = threading.Lock()
+        self._count_lock = threading.Lock()
         self._closed = False
+        self._written = 1  # what the log held when it was opened may be in the machine's memory only
+        self._synced = 0
 
     @classmethod
     def open(
@@ -189,11 +192,23 @@ class Store:
     def write(self, batch: Any) -> None:
         """Apply a batch atomically; it survives a crash of this process, and one of the machine after `sync`."""
         self._change("write", lambda: self._database.write(batch))
+        self._note_written()
+
+    def _note_written(self) -> None:
+        with self._count_lock:  # bulk loads write from a thread of their own
+            self._written += 1
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every write that returned is durable, and the next one may be taken: `sync` would change nothing."""
+        return self._synced == self._written and self.failure is None
 
     def sync(self) -> None:
         """Make every write that returned before this call durable. Blocks on the disk: call it from a thread."""
         with self._sync_lock:
+            written = self._written  # a write that returns meanwhile may be in it or not
             self._change("sync", lambda: self._database.flush_wal(True))
+            self._synced = written
 
     def ingest(self, family: TopicFamily, files: list[Path]) -> None:
         """Move table files, made with `table_options`, into a column family, durably and all or none.
@@ -348,6 +363,7 @@ class Store:
             database.close()
         del database
         self._database = self._engine.open(self._notes, writable=writable)
+        self._note_written()
         for name, family in self._families.items():
             self._attach(name, family)
 
