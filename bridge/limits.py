@@ -205,14 +205,19 @@ class TopicLimits:
     """How often the broker is asked for policies about dispatch: five calls a topic partition, one a subscription."""
     policies_wait_s: float = 2.0
     """So long the first dispatch of a subscription waits for them at most."""
-    standby_check_s: float = 0.5
-    """How often a bridge that is not the owner looks who is."""
+    standby_check_s: float = 10.0
+    """How often a bridge that is not the owner looks who is, though the broker has no news and nobody asks."""
     election_poll_s: float = 0.05
-    """The same while an election goes on."""
+    """The same at first, and after news: then twice as long each time."""
+    owner_known_s: float = 0.5
+    """What was seen so lately is told to who asks for the owner; else it is looked at first."""
+    owner_wait_s: float = 2.0
+    """That does not keep who asks for longer."""
     election_lasts_s: float = 3.0
     """It takes the broker a second; a bridge that is alone need not wait for that."""
     let_go_after_s: float = 3.0
-    """Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not."""
+    """Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not.
+    Looked at again after twice as long each time, up to ten times."""
     reading_refused_s: float = 10.0
     """Readers of the bridge's own that the broker's policies refuse for so long: the topic is passed through."""
     refused_again_s: float = 300.0

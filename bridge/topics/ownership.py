@@ -7,8 +7,8 @@ the cumulative ack that moves it: the broker keeps them, and gives them to the n
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Candidates
@@ -41,6 +41,9 @@ class Ownership:
         self._limits = limits
         self._consumer_id = connection.register(self)
         self._news = 0  # so often the broker spoke of the election
+        self._to_look = asyncio.Event()
+        self._looked_s = -math.inf
+        self._seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = False  # the broker does not know the consumer any more
 
     async def stand(self) -> None:
@@ -58,31 +61,51 @@ class Ownership:
         `on_known` is told who stands, and whether the broker had the time to elect one.
 
         The broker tells a new owner about a second late, to let the former one finish. When there is no
-        other candidate there is no former one, and the stats say so at once.
+        other candidate there is no former one, and the stats say so at once. They are looked at when the broker has
+        news, when somebody asks for the owner, and ever more seldom otherwise: there may be thousands of topics.
         """
-        loop = asyncio.get_running_loop()
-        settles = loop.time() + self._limits.election_lasts_s
-        while not self.active.is_set():
-            if self.lost.done():
-                raise BrokerError(self.lost.result())
-            news = self._news
-            known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
-            settled = loop.time() > settles
-            on_known(known, settled)
-            # What came of the election while the stats were on their way is of others, who came since.
-            if [each.name for each in known.all] == [self._advertised_url] and news == self._news:
-                self.active.set()
-                return
-            await self._pause(self._limits.standby_check_s if settled else self._limits.election_poll_s)
-
-    async def _pause(self, seconds: float) -> None:
-        """Unless there is news from the broker."""
-        active = asyncio.get_running_loop().create_task(self.active.wait())
+        loop, limits = asyncio.get_running_loop(), self._limits
+        settles, pause_s = loop.time() + limits.election_lasts_s, limits.election_poll_s
         try:
-            ends: set[asyncio.Future[Any]] = {active, self.lost}
-            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            while not self.active.is_set():
+                if self.lost.done():
+                    raise BrokerError(self.lost.result())
+                self._to_look.clear()
+                news = self._news
+                known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+                settled = loop.time() > settles
+                on_known(known, settled)
+                self._note_seen(loop.time())
+                # What came of the election while the stats were on their way is of others, who came since.
+                if [each.name for each in known.all] == [self._advertised_url] and news == self._news:
+                    self.active.set()
+                elif not await self._to_look_within(pause_s):
+                    pause_s = min(pause_s * 2, limits.standby_check_s)
+                elif news != self._news:
+                    pause_s = limits.election_poll_s
+                else:
+                    pause_s = min(pause_s, limits.owner_known_s)
         finally:
-            active.cancel()
+            self._note_seen(loop.time())
+
+    async def looked_at(self) -> None:
+        """Return when who owns the topic partition was looked at just now, or that takes too long."""
+        over = self.active.is_set() or self.lost.done()
+        if not over and asyncio.get_running_loop().time() - self._looked_s > self._limits.owner_known_s:
+            self._to_look.set()
+            await asyncio.wait({self._seen}, timeout=self._limits.owner_wait_s)
+
+    def _note_seen(self, now_s: float) -> None:
+        self._looked_s = now_s
+        self._seen.set_result(None)
+        self._seen = asyncio.get_running_loop().create_future()
+
+    async def _to_look_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._to_look.wait()
+        except TimeoutError:
+            return False
 
     def keep(self, harvested_position: Position, properties: dict[str, int]) -> None:
         """Store the harvested position, which must be on disk, and `properties` in the broker's cursor."""
@@ -127,6 +150,7 @@ class Ownership:
     def on_active(self, active: bool) -> None:
         """Elected, or deposed: a deposed owner stops at once."""
         self._news += 1
+        self._to_look.set()
         if active:
             self.active.set()
         elif self.active.is_set():
@@ -142,5 +166,6 @@ class Ownership:
         self._lose(reason)
 
     def _lose(self, reason: str) -> None:
+        self._to_look.set()
         if not self.lost.done():
             self.lost.set_result(reason)

@@ -34,12 +34,13 @@ class Presence:
         self._admin = admin
         self._limits = limits
         self._wanted = asyncio.Event()
-        self._look_at = 0.0
+        self._look_at = self._look_again_s = 0.0
         self.want()
 
     def want(self) -> None:
         """Somebody is there, came or left: not to be let go for a while, and to be served again if it was."""
-        self._look_at = asyncio.get_running_loop().time() + self._limits.let_go_after_s
+        self._look_again_s = self._limits.let_go_after_s
+        self._look_at = asyncio.get_running_loop().time() + self._look_again_s
         self._wanted.set()
 
     async def serve(self) -> None:
@@ -61,7 +62,8 @@ class Presence:
         now = asyncio.get_running_loop().time()
         if now < self._look_at:
             return False
-        self._look_at = now + self._limits.let_go_after_s
+        self._look_again_s = min(2 * self._look_again_s, 10 * self._limits.let_go_after_s)
+        self._look_at = now + self._look_again_s
         self._wanted.clear()
         try:
             alone = only_bridges(await self._admin.topic_stats(self._topic))
@@ -74,10 +76,11 @@ class Presence:
 
     async def let_go_when(self, free: Callable[[], bool], give_up: Callable[[str], None]) -> None:
         """For who stands by: give up once nobody is connected, as long as `free` says so."""
+        now = asyncio.get_running_loop().time
         while True:
             if free() and await self.let_go(None):
                 break
-            await asyncio.sleep(self._limits.standby_check_s)
+            await asyncio.sleep(max(self._look_at - now(), self._limits.let_go_after_s / 2))
         give_up("nobody is connected to the topic")
 
     async def rest(self, names: Callable[[], Iterable[str]]) -> None:

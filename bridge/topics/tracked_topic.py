@@ -242,6 +242,12 @@ class TrackedTopic:
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
         await beside(ownership.elected(self._context.admin, self._stand_by), resting)
+        self._note_owner(Elected(self._context.advertised_url))  # whoever asks meanwhile is to come here
+
+    async def look_at_owner(self) -> None:
+        """Have `owner` be what the broker says now, where another bridge was seen to be it."""
+        if self._ownership is not None and self.role == "standby":
+            await self._ownership.looked_at()
 
     def _note_owned(self, tenure: Tenure) -> None:
         self.role, self.owner = "owner", self._context.advertised_url

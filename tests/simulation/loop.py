@@ -47,8 +47,16 @@ class _Handle(asyncio.TimerHandle):
         self._scheduled = False
 
     def _run(self) -> None:
-        if self._process is None or self._process.alive:
-            super()._run()
+        if self._process is not None and not self._process.alive:
+            return
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._loop.call_exception_handler(
+                {"message": f"Exception in callback {self._callback!r}", "exception": error, "handle": self}
+            )
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -79,7 +87,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now += 1e-6
         ready: collections.deque[_Handle] = self._ready  # type: ignore[attr-defined]
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not ready and not self._stopping:  # type: ignore[attr-defined]
             if not timers:
@@ -89,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle.cancelled():
+            if not handle._cancelled:
                 handle._run()
 
     def call_soon(  # type: ignore[override]

@@ -1,7 +1,8 @@
 """Standing for a topic partition and leaving it, without a broker: what it is asked, and what is believed."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import BrokerError
 from bridge.clock import system_randbits
 from bridge.ledgers.internal_stats import CursorState, LedgerState
-from bridge.limits import ConnectionLimits
+from bridge.limits import ConnectionLimits, TopicLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
@@ -25,6 +26,7 @@ from bridge.topics.tracked_topic import TrackedTopic
 from tests.changed_limits import changed
 from tests.helpers import wait_until_async
 from tests.simulation.disk import Disk, SimulatedStore
+from tests.simulation.loop import VirtualLoop
 from tracker import Position
 
 TOPIC = "persistent://public/default/t"
@@ -139,6 +141,79 @@ async def test_who_is_alone_need_not_wait_for_the_broker_s_word() -> None:
     ownership = candidate(connection)
     await ownership.elected(cast(Any, admin), lambda *_: None)
     assert (admin.asked, ownership.active.is_set()) == (1, True)
+
+
+class Standby:
+    """Beside another bridge that owns the topic, in virtual time."""
+
+    def __init__(self) -> None:
+        self.connection, self.admin = Connection(), Admin()
+        self.admin.known = Candidates(OTHER, [Candidate(OWN), Candidate(OTHER)])
+        self.seen: list[str | None] = []
+
+    def lives(self, rest: Callable[["Standby", Ownership], Coroutine[Any, Any, None]]) -> None:
+        loop = VirtualLoop(random.Random(1))
+        try:
+            loop.run_until_complete(self._live(rest))
+        finally:
+            loop.close()
+
+    async def _live(self, rest: Callable[["Standby", Ownership], Coroutine[Any, Any, None]]) -> None:
+        ownership = Ownership(cast(Any, self.connection), TOPIC, OWN, {}, TopicLimits())
+        await ownership.stand()
+        standing = asyncio.ensure_future(
+            ownership.elected(cast(Any, self.admin), lambda known, _: self.seen.append(known.active))
+        )
+        await asyncio.sleep(1_000)
+        await rest(self, ownership)
+        standing.cancel()
+        await asyncio.wait({standing})
+
+
+def test_who_stands_by_asks_the_broker_seldom() -> None:
+    async def rest(standby: Standby, _: Ownership) -> None:
+        assert standby.admin.asked < 120
+
+    Standby().lives(rest)
+
+
+def test_who_stands_by_looks_when_the_broker_has_news() -> None:
+    async def rest(standby: Standby, ownership: Ownership) -> None:
+        standby.admin.known = Candidates(
+            "pulsar://bridge-2:6650", [Candidate(OWN), Candidate("pulsar://bridge-2:6650")]
+        )
+        standby.connection.listener.on_active(False)
+        await asyncio.sleep(0.01)
+        assert standby.seen[-2:] == [OTHER, "pulsar://bridge-2:6650"]
+        assert not ownership.active.is_set()
+
+    Standby().lives(rest)
+
+
+def test_who_asks_for_the_owner_is_told_of_the_one_there_is_now() -> None:
+    """The owner was killed: the clients it had come before the broker tells of an election."""
+
+    async def rest(standby: Standby, ownership: Ownership) -> None:
+        standby.admin.known = Candidates(OWN, [Candidate(OWN)])
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*(ownership.looked_at() for _ in range(1_000)))
+        assert standby.seen[-2:] == [OTHER, OWN]
+        assert ownership.active.is_set()
+        await ownership.looked_at()
+        assert asyncio.get_running_loop().time() - began < 0.01
+
+    Standby().lives(rest)
+
+
+def test_many_who_ask_for_the_owner_cost_few_looks() -> None:
+    async def rest(standby: Standby, ownership: Ownership) -> None:
+        before = standby.admin.asked
+        for _ in range(1_000):
+            await ownership.looked_at()
+            await asyncio.sleep(0.01)
+        assert 15 <= standby.admin.asked - before <= 45
+
+    Standby().lives(rest)
 
 
 async def test_a_store_that_failed_is_opened_anew_by_who_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
