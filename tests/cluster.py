@@ -11,6 +11,7 @@ import psutil
 from filelock import FileLock
 
 from bridge.embedded import EmbeddedError, EmbeddedPulsar
+from bridge.embedded.instance import DEFAULT_MEMORY
 from bridge.embedded.ports import free_ports
 from tests.helpers import wait_until
 
@@ -42,7 +43,8 @@ def docker_wanted() -> bool:
 
 
 def start_embedded() -> Started:
-    pulsar = EmbeddedPulsar(progress=False)
+    # The one that serves all tests runs long enough for the compiler that `tests.conftest` takes from the others.
+    pulsar = EmbeddedPulsar(progress=False, memory=f"{DEFAULT_MEMORY} -XX:TieredStopAtLevel=4")
     pulsar.start()
     return PulsarCluster(pulsar.service_url, pulsar.web_url), pulsar.stop
 

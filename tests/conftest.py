@@ -1,6 +1,7 @@
 """What all tests share: a real Pulsar, topic names, and the rules that asynchronous tests are held to."""
 
 import asyncio
+import os
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ NEVER_BLOCKING = ["bridge", "tracker"]
 # Machines are shared: how long something takes says nothing of the code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+# Dozens of brokers, jobs and clients run for less than a minute each: the slow compiler would take half of their time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 PulsarFactory = Callable[..., EmbeddedPulsar]
 _shared = pytest.StashKey[SharedCluster]()
