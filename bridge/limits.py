@@ -23,7 +23,7 @@ class ConnectionLimits:
     """Between two connections accepted at the TLS port: a handshake takes the loop half a millisecond, and those of a
     crowd that came at once would take it in one go."""
     accept_pause_s: float = 0.5
-    """Where no connection can be accepted at the TLS port, for want of file descriptors."""
+    """Where no connection can be accepted, for want of file descriptors."""
     max_connect_command_bytes: int = 64 * 1024
     """Before CONNECTED a client gets no room for payloads."""
     client_write_high_water: int = 4 * 1024 * 1024

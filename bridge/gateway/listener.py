@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 
 import structlog
 
@@ -10,6 +11,7 @@ from bridge.gateway.client_commands import Tracking
 from bridge.gateway.consumers import TrackedTopics
 from bridge.gateway.session import ClientSession
 from bridge.limits import ConnectionLimits
+from bridge.net.acceptor import PlainListener
 from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
 from bridge.net.tls_listener import TlsListener, TlsPort
@@ -46,7 +48,7 @@ class Gateway:
         self.randbits = randbits
         self._max_connections = max_connections
         self._sessions: dict[ClientSession, None] = {}  # in the order they came
-        self._server: asyncio.Server | None = None
+        self._plain: PlainListener | None = None
         self.tls: TlsListener | None = None
         """The port for clients that come by TLS; None where there is none."""
         self._empty = asyncio.Event()
@@ -64,7 +66,9 @@ class Gateway:
     async def start(self, bound: socket.socket | None, tls: TlsPort | None = None) -> None:
         """Listen on a bound socket, on one for TLS, or on both."""
         if bound is not None:
-            self._server = await asyncio.get_running_loop().create_server(lambda: ClientSession(self), sock=bound)
+            on_ended = partial(self._failures.note, Part.elsewhere, "a part of the port for clients has ended")
+            self._plain = PlainListener(bound, lambda: ClientSession(self), on_ended, self.log, self.limits)
+            self._plain.start()
         if tls is not None:
             self.tls = TlsListener(
                 tls, lambda: ClientSession(self, by_tls=True), self._has_room, self._failures, self.log, self.limits
@@ -77,8 +81,8 @@ class Gateway:
 
     async def stop_listening(self) -> None:
         """Take no new clients."""
-        if self._server is not None:
-            self._server.close()
+        if self._plain is not None:
+            await self._plain.stop()
         if self.tls is not None:
             await self.tls.stop()
 

@@ -1,22 +1,20 @@
 """Connections that begin with a TLS handshake.
 
-The loop's own server says nothing of a handshake that fails, and cannot be given another certificate. This one accepts
-by itself, one connection after the other with a pause between: a crowd that comes at once leaves others their turn.
+The loop's own server says nothing of a handshake that fails, and cannot be given another certificate.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from bridge.limits import ConnectionLimits
+from bridge.net.acceptor import Acceptor
 from bridge.net.certificates import ServerCertificate
 from bridge.net.failures import Failures, Part
 from bridge.net.limited_log import LimitedLog
 from bridge.net.tasks import Tasks
-
-_BACKLOG = 1_024
-"""Connections that the system holds until they are accepted: more than for other servers, for it takes longer."""
 
 
 class TlsPort(NamedTuple):
@@ -44,14 +42,15 @@ class TlsListener:
         self.certificate = port.certificate
         self.failed_handshakes = 0
         """Connections that were closed before they had begun: refused, given up, or too slow."""
-        self._listening = port.bound
         self._watched = port.watched
         self._make = make
         self._has_room = has_room
         self._limits = limits
         self._log = log
         self._handshakes = Tasks(lambda error: failures.note(Part.client, "a TLS handshake failed", error))
-        self._work = Tasks(lambda error: failures.note(Part.elsewhere, "a part of the TLS port has ended", error))
+        on_ended = partial(failures.note, Part.elsewhere, "a part of the TLS port has ended")
+        self._work = Tasks(on_ended)
+        self._acceptor = Acceptor(port.bound, self._begin, on_ended, log, limits, limits.handshake_pause_s)
 
     @property
     def handshakes(self) -> int:
@@ -60,35 +59,22 @@ class TlsListener:
 
     def start(self) -> None:
         """Listen, and look after the certificate."""
-        self._listening.listen(_BACKLOG)
-        self._work.spawn(self._accept())
+        self._acceptor.start()
         if self._watched:
             self._work.spawn(self.certificate.watch(self._limits.certificate_check_s))
 
     async def stop(self) -> None:
         """Take no more, and leave the handshakes under way."""
+        await self._acceptor.stop()
         await self._work.end()
-        self._listening.close()
         await self._handshakes.end()
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, address = await loop.sock_accept(self._listening)
-            except ConnectionAbortedError:  # it was gone before it was its turn
-                continue
-            except OSError as error:  # no file is left to open: others have to be closed first
-                self._log.warning("cannot accept TLS connections", ":", "accept", reason=str(error))
-                await asyncio.sleep(self._limits.accept_pause_s)
-                continue
-            peer = f"{address[0]}:{address[1]}"
-            if self._has_room():
-                self._handshakes.spawn(self._shake_hands(connection, peer))
-            else:
-                connection.close()
-                self._note_failed(peer, "room", "too many client connections")
-            await asyncio.sleep(self._limits.handshake_pause_s)
+    def _begin(self, connection: socket.socket, peer: str) -> None:
+        if self._has_room():
+            self._handshakes.spawn(self._shake_hands(connection, peer))
+        else:
+            connection.close()
+            self._note_failed(peer, "room", "too many client connections")
 
     async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
         try:

@@ -164,6 +164,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Listen at the simulated address that `sock` is bound to."""
         return self.network.listen(protocol_factory, sock)
 
+    async def sock_accept(self, sock: Any) -> Any:
+        """Wait for a connection at a socket of the simulated network."""
+        return await sock.accept()
+
+    async def connect_accepted_socket(
+        self, protocol_factory: Callable[[], Any], sock: Any, **_: object
+    ) -> tuple[asyncio.Transport, Any]:
+        """Begin to use it."""
+        sock.end.open(protocol_factory())
+        if sock.end.lost:  # before anybody was there to be told
+            sock.end.schedule(sock.end.protocol.connection_lost, ConnectionResetError("connection reset by peer"))
+        return sock.end, sock.end.protocol
+
     def _keep_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.failures.append(context)
         self.stop()  # so that the history ends where it happened

@@ -47,12 +47,16 @@ class Network:
         self.cut_off: dict[str, None] = {}
         """Hosts whose packets get lost."""
 
-    def listen(self, factory: Callable[[], Any], address: Address) -> Listener:
-        """Accept connections for the current process."""
+    def listen(self, factory: Callable[[], Any] | BoundSocket, address: Address) -> Listener:
+        """Accept connections for the current process: at once, or when they are asked for."""
         process = process_of(None)
         assert process is not None
         listener = self._listeners[address] = Listener(self, factory, address, process)
         return listener
+
+    def bind(self, host: str, port: int) -> BoundSocket:
+        """Return what accepts connections one by one, in the current process."""
+        return BoundSocket(self, Address(host, port))
 
     def forget(self, address: Address) -> None:
         """Nobody listens there any more."""
@@ -76,7 +80,7 @@ class Network:
         )
         near, far = connection.ends
         near.open(factory())
-        self._loop.call_soon(lambda: far.open(listener.factory()), context=listener.process.context)
+        self._loop.call_soon(listener.take, far, context=listener.process.context)
         return near, near.protocol
 
     def latency(self) -> float:
@@ -87,16 +91,71 @@ class Network:
 class Listener:
     """In the place of `asyncio.Server`."""
 
-    def __init__(self, network: Network, factory: Callable[[], Any], address: Address, process: Process) -> None:
+    def __init__(
+        self, network: Network, factory: Callable[[], Any] | BoundSocket, address: Address, process: Process
+    ) -> None:
         """Of one process."""
         self._network = network
         self._address = address
-        self.factory = factory
+        self._factory = factory
         self.process = process
+
+    def take(self, end: End) -> None:
+        """Somebody has connected."""
+        if isinstance(self._factory, BoundSocket):
+            self._factory.put(Accepted(end))
+        else:
+            end.open(self._factory())
 
     def close(self) -> None:
         """Accept no more."""
         self._network.forget(self._address)
+
+
+class BoundSocket:
+    """In the place of a socket that is bound: for `loop.sock_accept`."""
+
+    def __init__(self, network: Network, address: Address) -> None:
+        """Nobody can connect before `listen`."""
+        self._network = network
+        self._address = address
+        self._come: deque[Accepted] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def listen(self, _: int) -> None:
+        """As sockets."""
+        self._network.listen(self, self._address)
+
+    def close(self) -> None:
+        """As sockets: who was not accepted is cut off."""
+        self._network.forget(self._address)
+        for accepted in self._come:
+            accepted.close()
+
+    def put(self, accepted: Accepted) -> None:
+        """Somebody has connected."""
+        self._come.append(accepted)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def accept(self) -> tuple[Accepted, tuple[str, int]]:
+        """As `loop.sock_accept`."""
+        while not self._come:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        accepted = self._come.popleft()
+        return accepted, accepted.end.addresses["peername"]
+
+
+class Accepted(NamedTuple):
+    """In the place of the socket of a connection; only `loop.connect_accepted_socket` uses it."""
+
+    end: End
+
+    def close(self) -> None:
+        """As sockets."""
+        self.end.open(asyncio.Protocol())
+        self.end.abort()
 
 
 class Connection:

@@ -22,7 +22,7 @@ from tests.simulation.hosts import EPOCH_MS, Host, Process
 from tests.simulation.key_account import KeyAccount
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.messages import Broken
-from tests.simulation.network import Address, Network
+from tests.simulation.network import Network
 from tests.simulation.small import SMALL
 from tests.simulation.watcher import NEAR_TERM_BYTES, Watcher
 from tracker import StoreError
@@ -77,7 +77,7 @@ class BridgeNode:
         pool = BrokerPool(_SETTINGS.broker_service_url, SMALL.connections, None, chance.getrandbits)
         machine = Machine(self.host.now_ms, self.host.now_ns, chance.getrandbits)
         self.core = Core(_SETTINGS, SMALL, store, admin, pool, (self.url, lambda: f"http://{self.host.name}"), machine)
-        bound: Any = Address(self.host.name, PORT)
+        bound: Any = world.network.bind(self.host.name, PORT)
         await self.core.start(bound)
         await asyncio.Event().wait()
 
