@@ -20,7 +20,9 @@ class Tools:
 
     def start(self, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         output = self._folder / f"{name}-{len(self._running)}.log"
-        environment = {**os.environ, "PULSAR_MEM": "-Xms64m -Xmx256m", "PULSAR_LOG_DIR": str(self._folder)}
+        memory = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1"  # they live for seconds: nothing that compiles for long
+        environment = {**os.environ, "PULSAR_MEM": memory, "PULSAR_LOG_DIR": str(self._folder)}
+        environment.pop("JAVA_TOOL_OPTIONS", None)  # of which Java tells, where the tool's answer is looked for
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [str(self._home / "bin" / name), *arguments],
