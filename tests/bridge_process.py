@@ -50,7 +50,7 @@ class BridgeProcess:
 
     @property
     def service_url(self) -> str:
-        return f"pulsar://127.0.0.1:{self.port}"
+        return f"pulsar://{self._settings['host']}:{self.port}"
 
     @property
     def web_url(self) -> str:

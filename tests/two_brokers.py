@@ -172,16 +172,16 @@ class TwoBrokers:
     def _start(self) -> None:
         zookeeper, bookie, *ports = free_ports(6)
         store = f"zk:{HOST}:{zookeeper}"
-        self.brokers = tuple(
-            PulsarCluster(f"pulsar://{HOST}:{binary}", f"http://{HOST}:{web}")
-            for binary, web in zip(ports[:2], ports[2:], strict=True)
-        )
+        self.brokers = tuple(self._urls(binary, web) for binary, web in zip(ports[:2], ports[2:], strict=True))
         self._run_zookeeper(zookeeper)
         self._initialize(store)
         self._run_bookie(store, bookie)
         running = [self._run_broker(store, broker) for broker in self.brokers]
         for process, broker in zip(running, self.brokers, strict=True):
             process.until(lambda broker=broker: healthy(broker), "healthy")  # type: ignore[misc]
+
+    def _urls(self, binary: int, web: int) -> PulsarCluster:
+        return PulsarCluster(f"pulsar://{HOST}:{binary}", f"http://{HOST}:{web}")
 
     def _process(self, command: str, heap_mb: int, direct_mb: int = 64) -> PulsarProcess:
         process = PulsarProcess(command, heap_mb, direct_mb)
@@ -246,8 +246,7 @@ class TwoBrokers:
             "clusterName": _NAME,
             "brokerServicePort": broker.service_url.rpartition(":")[2],
             "webServicePort": broker.web_url.rpartition(":")[2],
-            "bindAddress": HOST,
-            "advertisedAddress": HOST,
+            **self._addresses(broker),
             "managedLedgerDefaultEnsembleSize": "1",
             "managedLedgerDefaultWriteQuorum": "1",
             "managedLedgerDefaultAckQuorum": "1",
@@ -258,6 +257,39 @@ class TwoBrokers:
         }
         process.start(settings)
         return process
+
+    def _addresses(self, broker: PulsarCluster) -> dict[str, str]:
+        return {"bindAddress": HOST, "advertisedAddress": HOST}
+
+
+class BrokersThatName(TwoBrokers):
+    """Clients connect at `outer_urls`, and are told to go to another address; inside brokers name themselves."""
+
+    def __init__(self, host: str, named: str) -> None:
+        """`host`: an address of this machine that is none of loopback, for brokers tell clients of such to stay.
+
+        `named`: the service URL that clients are told.
+        """
+        super().__init__()
+        self._host = host
+        self._named = named
+        self._outer: dict[PulsarCluster, str] = {}
+
+    @property
+    def outer_urls(self) -> list[str]:
+        return list(self._outer.values())
+
+    def _urls(self, binary: int, web: int) -> PulsarCluster:
+        return PulsarCluster(f"pulsar://{self._host}:{binary}", f"http://{self._host}:{web}")
+
+    def _addresses(self, broker: PulsarCluster) -> dict[str, str]:
+        outer = self._outer[broker] = f"pulsar://{self._host}:{free_ports(1)[0]}"
+        return {
+            "bindAddress": self._host,
+            "bindAddresses": f"outer:{outer}",
+            "advertisedListeners": f"inner:{broker.service_url},inner:{broker.web_url},outer:{self._named}",
+            "internalListenerName": "inner",
+        }
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

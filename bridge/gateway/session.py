@@ -33,6 +33,7 @@ from bridge.protocol.pulsar_pb2 import (
     BaseCommand,
     ServerError,
 )
+from bridge.protocol.service_url import ServiceUrls
 from tracker import Position
 
 T = TypeVar("T")
@@ -292,10 +293,10 @@ class ClientSession(SlicedReads):
             self._router.request_mark_delete(consumer_id, answer)
 
     @ending
-    def close_consumer(self, consumer: TrackedConsumer) -> None:
+    def close_consumer(self, consumer: TrackedConsumer, to: ServiceUrls | None) -> None:
         """Close a tracked consumer on both sides."""
         if self._transport is not None and self._router.close_consumer(consumer):
-            self.write_client(encode_frame(commands.close_consumer(consumer.consumer_id, BROKER_INITIATED)))
+            self.write_client(encode_frame(commands.close_consumer(consumer.consumer_id, BROKER_INITIATED, to)))
 
     def fail(self, error: Exception) -> None:
         """An error that nobody thought of: the client starts over."""

@@ -8,6 +8,7 @@ from bridge.protocol.frames import MessageFramer, without_broker_metadata
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck
 from bridge.protocol.sent import Sent
+from bridge.protocol.service_url import ServiceUrls
 from bridge.protocol.single_active import Sharing, SingleActive
 from tracker import Position
 
@@ -36,8 +37,8 @@ class ClientWriter(Protocol):
     def request_mark_delete(self, consumer_id: int, answer: Callable[[Position], None]) -> None:
         """Ask the broker for the mark-delete position of a consumer's subscription; no answer on errors."""
 
-    def close_consumer(self, consumer: "TrackedConsumer") -> None:
-        """Close the consumer on both sides."""
+    def close_consumer(self, consumer: "TrackedConsumer", to: ServiceUrls | None) -> None:
+        """Close the consumer on both sides; `to`: where it is to subscribe anew."""
 
 
 class TrackedConsumer:
@@ -124,6 +125,6 @@ class TrackedConsumer:
         if permits > 0:
             self._writer.send_upstream(self.consumer_id, commands.flow(self.consumer_id, permits))
 
-    def close(self) -> None:
-        """Close it on both sides; the client looks the topic up and subscribes anew by itself."""
-        self._writer.close_consumer(self)
+    def close(self, to: ServiceUrls | None = None) -> None:
+        """Close it on both sides; the client subscribes anew by itself, at `to` or where a lookup leads it."""
+        self._writer.close_consumer(self, to)

@@ -15,7 +15,7 @@ from bridge.protocol.pulsar_pb2 import (
     CommandSubscribe,
     ServerError,
 )
-from bridge.protocol.service_url import TLS_SCHEME
+from bridge.protocol.service_url import TLS_SCHEME, ServiceUrls
 
 CLIENT_VERSION = "pulsar-delay-bridge"
 PROTOCOL_VERSION = 20
@@ -179,11 +179,15 @@ def last_message_id(consumer_id: int, request_id: int) -> BaseCommand:
     return command
 
 
-def close_consumer(consumer_id: int, request_id: int) -> BaseCommand:
-    """CLOSE_CONSUMER, of either side."""
+def close_consumer(consumer_id: int, request_id: int, to: ServiceUrls | None = None) -> BaseCommand:
+    """CLOSE_CONSUMER, of either side. `to`: where a client that understands it subscribes anew, without a lookup."""
     command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = request_id
+    if to is not None and to.plain is not None:
+        command.close_consumer.assignedBrokerServiceUrl = to.plain
+    if to is not None and to.tls is not None:
+        command.close_consumer.assignedBrokerServiceUrlTls = to.tls
     return command
 
 

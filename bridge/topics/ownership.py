@@ -70,6 +70,8 @@ class Ownership:
             while not self.active.is_set():
                 if self.lost.done():
                     raise BrokerError(self.lost.result())
+                # Many may ask at once.
+                await asyncio.sleep(max(self._looked_s + limits.election_poll_s - loop.time(), 0))
                 self._to_look.clear()
                 news = self._news
                 known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
@@ -87,6 +89,10 @@ class Ownership:
                     pause_s = min(pause_s, limits.owner_known_s)
         finally:
             self._note_seen(loop.time())
+
+    def look_soon(self) -> None:
+        """Look who owns the topic partition, however lately that was done."""
+        self._to_look.set()
 
     async def looked_at(self) -> None:
         """Return when who owns the topic partition was looked at just now, or that takes too long."""

@@ -8,6 +8,7 @@ from bridge.dispatch.rate_limit import RateLimiter
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.limits import DispatchLimits
+from bridge.protocol.service_url import ServiceUrls
 
 
 class Subscriptions(dict[str, TrackedSubscription]):
@@ -52,10 +53,10 @@ class Subscriptions(dict[str, TrackedSubscription]):
             for subscription in self.values():
                 each.callback(subscription.stop)
 
-    def send_consumers_away(self) -> None:
-        """Close every consumer; the clients look up anew."""
+    def send_consumers_away(self, to: ServiceUrls | None) -> None:
+        """Close every consumer; the clients go to another bridge, or look up anew."""
         for consumer in self.consumers():
-            consumer.close()
+            consumer.close(to)
 
     def consumers(self) -> list[TrackedConsumer]:
         """Those that are attached."""

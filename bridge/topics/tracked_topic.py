@@ -20,6 +20,7 @@ from bridge.operate.outlook import Outlook
 from bridge.operate.warnings import OperatorWarning
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
+from bridge.protocol.service_url import ServiceUrls
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
@@ -356,14 +357,19 @@ class TrackedTopic:
             self.index = None
 
     def send_consumers_away(self) -> None:
-        """Close every consumer; the clients look up anew."""
-        self.subscriptions.send_consumers_away()
+        """Close every consumer; the clients go to the owner where there is another one, else they look up anew."""
+        owner, own = self.owner, self._context.advertised_url
+        self.subscriptions.send_consumers_away(
+            None if owner is None or owner == own else ServiceUrls.of(owner, self.owner_tls_url)
+        )
 
     # -- subscriptions
 
     def attach(self, consumer: TrackedConsumer) -> None:
         """A client's consumer is there."""
         self.presence.want()
+        if self._ownership is not None:
+            self._ownership.look_soon()  # it may be to go elsewhere
         subscription = self.subscriptions.opened(consumer.subscription)
         subscription.dispatch_as(consumer.sharing)
         if subscription.in_doubt or not subscription.has_consumers:

@@ -9,6 +9,7 @@ import pytest
 from bridge.gateway.requests import GATEWAY_REQUEST_ID_BASE
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandSubscribe, ServerError
+from bridge.protocol.service_url import ServiceUrls
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import InProcessFactory
 from tests.clients import admin, rest_path, some_topic
@@ -214,7 +215,7 @@ class Intruder:
     def request_mark_delete(self, consumer_id: int, answer: object) -> None:
         raise AssertionError("nothing is asked on its behalf")
 
-    def close_consumer(self, consumer: TrackedConsumer) -> None:
+    def close_consumer(self, consumer: TrackedConsumer, to: ServiceUrls | None) -> None:
         self.closed.append(consumer)
 
 

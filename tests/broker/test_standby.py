@@ -1,5 +1,6 @@
 """What a bridge tells of a topic that another one owns, and at a takeover."""
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -99,6 +100,26 @@ async def test_a_takeover_does_not_warn_of_consumers_on_their_way(
     status = await text_of(here, f"/admin/v2/delayed/{rest_path(topic)}/ready")
     assert '"role": "owner"' in status
     await theirs.close()
+
+
+async def test_who_comes_to_a_bridge_that_stands_by_is_led_to_the_owner(
+    pulsar: PulsarCluster, bridge_here: InProcessFactory, topic: str
+) -> None:
+    """At once, though nobody looks up and the broker has no news; clients of today go there without a lookup."""
+    other = await raw_client(pulsar.service_url)
+    stated = {"web-url": OTHER_WEB, "tls-url": "pulsar+ssl://other.example:6651"}
+    assert (await stand(other, topic, OTHER, stated)).type == BaseCommand.SUCCESS
+    here = await bridge_here()
+    client = await raw_client(here.advertised_url)
+    await client.consume(topic)
+    await wait_until_async(lambda: owner_of(here, topic) == OTHER, "stands by", timeout=20)
+    await client.event(BaseCommand.CLOSE_CONSUMER)
+    await asyncio.sleep(0.5)  # the pauses between two looks are longer by now
+    await client.consume(topic, consumer_id=7)
+    closed = (await client.event(BaseCommand.CLOSE_CONSUMER, timeout_s=1)).close_consumer
+    assert closed.consumer_id == 7
+    assert (closed.assignedBrokerServiceUrl, closed.assignedBrokerServiceUrlTls) == (OTHER, stated["tls-url"])
+    await other.close()
 
 
 def owner_of(here: Bridge, topic: str) -> str | None:
