@@ -202,35 +202,50 @@ def test_killed_in_the_middle_of_delivery(
     killable: BridgeProcess, clients: Clients, pulsar: PulsarCluster, topic: str
 ) -> None:
     """Again and again, with consumers busy: at least once, and what was acked a second before never again."""
-    client = clients.connect(killable.service_url)
-    consumer = shared(client, topic, receiver_queue_size=100)
-    acked_at: dict[str, int] = {}
-    again: list[str] = []
-    killed_at = 0
+    acks = Acks(shared(clients.connect(killable.service_url), topic, receiver_queue_size=100))
     with Load(clients.connect(pulsar.service_url), topic) as load:
         for _ in range(3):
-            until = now_ms() + 1_500
+            until = now_ms() + 2 * ACKS_ARE_KEPT_AFTER_MS
             while now_ms() < until:
-                _note(drain_all(consumer, 50, limit=100), acked_at, again, killed_at)
-            killed_at = now_ms()
+                acks.take(50)
+            acks.kills.append(now_ms())
             killable.kill()
-            _note(drain_all(consumer, 50), acked_at, again, killed_at)
+            acks.take(50)
             killable.start()
 
     def all_there() -> bool:
-        _note(drain_all(consumer, 200), acked_at, again, killed_at)
-        return set(acked_at) >= load.stored
+        acks.take(200)
+        return acks.received >= load.stored
 
     wait_until(all_there, "everything", timeout=60)
-    assert not again
+    assert not acks.again
 
 
-def _note(received: list[Received], acked_at: dict[str, int], again: list[str], killed_at: int) -> None:
-    """`again` gets what comes although it was acked long before the latest kill, however long the start took."""
-    for each in received:
-        earlier = acked_at.setdefault(each.text, each.at_ms)
-        if earlier < killed_at - 2 * ACKS_ARE_KEPT_AFTER_MS:
-            again.append(each.text)
+class Acks:
+    """What a consumer receives and acks; `again` gets what comes although its ack was surely kept."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.kills: list[int] = []
+        self.received: set[str] = set()
+        self.again: list[tuple[str, int]] = []
+        self._consumer = consumer
+        self._acked_ms: dict[str, int] = {}  # while the consumer was connected
+
+    def take(self, quiet_ms: int) -> None:
+        """What there is, until nothing comes for so long; an ack given without a connection is nobody's."""
+        received = drain_all(self._consumer, quiet_ms, limit=100)
+        connected = self._consumer.is_connected()
+        for each in received:
+            acked_ms = self._acked_ms.pop(each.text, None)
+            if acked_ms is not None and self._was_kept(acked_ms):
+                self.again.append((each.text, each.at_ms - acked_ms))
+            if connected:
+                self._acked_ms[each.text] = each.at_ms
+        self.received.update(each.text for each in received)
+
+    def _was_kept(self, acked_ms: int) -> bool:
+        """Not near a kill: just before it is on its way, and just after it the client does not know yet."""
+        return all(abs(killed_ms - acked_ms) > ACKS_ARE_KEPT_AFTER_MS for killed_ms in self.kills)
 
 
 def test_stopped_and_started_again(

@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import itertools
+import os
 import random
 import re
-import time
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -22,7 +24,9 @@ from tests.clients import Clients, admin, assert_quiet, drain, drain_all, publis
 from tests.cluster import PulsarCluster
 from tests.helpers import wait_until, wait_until_async
 from tests.raw_client import RawClient, RawMessage, raw_client
+from tests.steady_producer import text_of
 
+LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
 QUIET_S = 0.4
 """How long nothing may arrive when nothing should."""
 
@@ -573,34 +577,24 @@ class Group:
         assert not failed, failed[:3]
 
 
-KEYS = 200
+RATE, SECONDS = (5_000, 30) if LONG else (1_000, 8)
 
 
-def text_of(number: int) -> str:
-    """Key and number of the key's."""
-    return f"k{number % KEYS}:{number // KEYS}"
-
-
-async def publish_for(producer: RawClient, seconds: float, rate: float, delayed: bool) -> int:
-    """At most so many a second; returns how many, once all are stored."""
-    storing: list[asyncio.Task[tuple[int, int]]] = []
-    started = time.monotonic()
-    while (passed := time.monotonic() - started) < seconds:
-        while len(storing) < passed * rate and sum(not each.done() for each in storing[-500:]) < 300:
-            deliver_at = now_ms() // 500 * 500 + 1_000 if delayed else None
-            text = text_of(len(storing))
-            sending = producer.publish(
-                text.encode(), deliver_at, partition_key=text.split(":")[0], sequence_id=len(storing)
-            )
-            storing.append(asyncio.create_task(sending))
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
-    await asyncio.gather(*storing)
-    return len(storing)
+async def published_to(url: str, topic: str, lead_ms: int) -> int:
+    """How many, once all are stored."""
+    command = ["-m", "tests.steady_producer", url, topic, str(SECONDS), str(RATE), str(lead_ms)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=subprocess.PIPE)
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    stored, seconds = said.split()
+    assert int(stored) / float(seconds) > RATE / 2, "the rate that the test is of"
+    return int(stored)
 
 
 @pytest.mark.parametrize("delayed", [False, True], ids=["immediate", "delayed"])
-async def test_joins_and_leaves_under_load(bridge: BridgeProcess, topic: str, delayed: bool) -> None:
+async def test_joins_and_leaves_under_load(
+    bridge: BridgeProcess, pulsar: PulsarCluster, topic: str, delayed: bool
+) -> None:
     """Ten of each a second: nothing is lost, each key keeps its order and is never with two consumers."""
 
     async def connect() -> RawClient:
@@ -609,9 +603,7 @@ async def test_joins_and_leaves_under_load(bridge: BridgeProcess, topic: str, de
     group = Group(connect, topic)
     for _ in range(4):
         await group.join()
-    producer = await connect()
-    await producer.produce(topic)
-    producing = asyncio.create_task(publish_for(producer, 8, 1_000, delayed))
+    producing = asyncio.create_task(published_to(pulsar.service_url, topic, 1_000 if delayed else 0))
     moves: list[asyncio.Task[None]] = []
     while not producing.done():
         moves.append(asyncio.create_task(group.join()))
