@@ -505,8 +505,14 @@ class Group:
         self._topic = topic
         self._names = 0
         self._in_hand: dict[RawClient, dict[str, set[int]]] = {}  # by key, not acked
+        self._closed: set[RawClient] = set()  # in order
         self._newest: dict[str, int] = defaultdict(lambda: -1)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any member has messages that it did not ack."""
+        return any(any(in_hand.values()) for in_hand in self._in_hand.values())
 
     async def join(self) -> None:
         self._names += 1
@@ -523,6 +529,7 @@ class Group:
         del self._in_hand[client]
         if not cut:
             await client.close_consumer()
+            self._closed.add(client)
         await client.close()
 
     async def _work(self, client: RawClient) -> None:
@@ -561,11 +568,12 @@ class Group:
         for message in messages:
             text = message.payload.decode()
             self._in_hand[client][text.split(":")[0]].discard(int(text.split(":")[1]))
-            self._acked_later(text)
+            asyncio.get_running_loop().call_later(0.5, self._was_kept, client, text)
 
-    def _acked_later(self, text: str) -> None:
-        """An ack that is on its way when its consumer goes may be lost with it."""
-        asyncio.get_running_loop().call_later(0.5, self.acked.add, text)
+    def _was_kept(self, client: RawClient, text: str) -> None:
+        """An ack that is on its way when its consumer is cut off may be lost with it."""
+        if client in self._in_hand or client in self._closed:
+            self.acked.add(text)
 
     async def end(self) -> None:
         while self.members:
@@ -587,7 +595,7 @@ async def published_to(url: str, topic: str, lead_ms: int) -> int:
     said, _ = await process.communicate()
     assert process.returncode == 0
     stored, seconds = said.split()
-    assert int(stored) / float(seconds) > RATE / 2, "the rate that the test is of"
+    assert int(stored) / float(seconds) > RATE * 0.9, "the rate that the test is of"
     return int(stored)
 
 
@@ -613,7 +621,7 @@ async def test_joins_and_leaves_under_load(
     await asyncio.gather(*moves)
     published = await producing
     await wait_until_async(lambda: len(group.received) == published, "every message", timeout=60)
-    await wait_until_async(lambda: len(group.acked) == published, "every ack", timeout=60)
+    await wait_until_async(lambda: not group.has_any, "every ack", timeout=60)
     await group.end()
     assert not group.faults, (len(group.faults), group.faults[:5])
     assert set(group.received) == {text_of(number) for number in range(published)}
