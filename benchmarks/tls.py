@@ -27,6 +27,8 @@ from bridge.protocol.frames import encode_frame
 from bridge.showcase.side_by_side import Runs, bridge_process, free_port, measure, medians
 
 CROWD = 1_000
+LEAVE_S = 2.0
+"""They come at once, and leave one after the other."""
 WORK = ("plain", "TLS")
 CROWDS = ("nobody", "plain", "TLS")
 
@@ -75,6 +77,7 @@ async def connect_crowds(url: str, trust: str | None, size: int) -> None:
         for writer in there:
             if isinstance(writer, asyncio.StreamWriter):
                 writer.transport.abort()
+                await asyncio.sleep(LEAVE_S / size)
         failed = [each for each in there if isinstance(each, BaseException)]
         print(f"{size - len(failed)} {failed[0]!r}" if failed else size, flush=True)
         await asyncio.sleep(1)

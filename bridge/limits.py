@@ -19,10 +19,16 @@ class ConnectionLimits:
     """A client that connects and does not say CONNECT by then is closed; so long its TLS handshake may take before."""
     certificate_check_s: float = 30.0
     """Between two looks at whether the files of the TLS port have changed."""
-    handshake_pause_s: float = 0.001
-    """Between two connections accepted at the TLS port: a handshake takes the loop half a millisecond, and those of a
-    crowd that came at once would take it in one go."""
-    accept_pause_s: float = 0.5
+    handshakes_at_once: int = 8
+    """TLS handshakes that may have something to do in one turn of the loop: a crowd sends its halves in one go."""
+    handshake_turn_s: float = 0.05
+    """A handshake that takes longer, for its client is slow, keeps nobody else waiting."""
+    accept_pause_s: float = 0.002
+    """Between two connections that are accepted: a TLS handshake takes the loop half a millisecond, a connection to the
+    broker as much, and those of a crowd that came at once would take it in one go."""
+    accept_pause_max_s: float = 0.1
+    """Where the loop is behind the pause is twice as long as it is behind, up to so long."""
+    accept_again_s: float = 0.5
     """Where no connection can be accepted, for want of file descriptors."""
     max_connect_command_bytes: int = 64 * 1024
     """Before CONNECTED a client gets no room for payloads."""

@@ -1,11 +1,11 @@
-"""Connections accepted one after the other: a crowd that comes at once leaves others their turn.
+"""Connections accepted one after the other, with pauses: a crowd that comes at once leaves others their turn.
 
 The loops' own servers take all that wait in one go, and tell nobody when they cannot.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from bridge.limits import ConnectionLimits
 from bridge.net.limited_log import LimitedLog
@@ -21,18 +21,16 @@ class Acceptor:
     def __init__(
         self,
         bound: socket.socket,
-        begin: Callable[[socket.socket, str], None],
+        begin: Callable[[socket.socket, str], Awaitable[None]],
         on_failed: Callable[[Exception], None],
         log: LimitedLog,
         limits: ConnectionLimits,
-        pause_s: float = 0.0,
     ) -> None:
-        """`begin` gets each connection and whose it is. `pause_s`: after each; 0 is one turn of the loop."""
+        """`begin` gets each connection and whose it is; the next one is accepted when it returns."""
         self._bound = bound
         self._begin = begin
         self._log = log
         self._limits = limits
-        self._pause_s = pause_s
         self._work = Tasks(on_failed)
 
     def start(self) -> None:
@@ -54,10 +52,18 @@ class Acceptor:
                 continue
             except OSError as error:  # no file is left to open: others have to be closed first
                 self._log.warning("cannot accept connections", ":", "accept", reason=str(error))
-                await asyncio.sleep(self._limits.accept_pause_s)
+                await asyncio.sleep(self._limits.accept_again_s)
                 continue
-            self._begin(connection, f"{address[0]}:{address[1]}")
-            await asyncio.sleep(self._pause_s)
+            await self._begin(connection, f"{address[0]}:{address[1]}")
+            await self._pause(loop)
+
+    async def _pause(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What a connection costs comes later, and in one go where a broker answers many at once."""
+        pause_s, began = self._limits.accept_pause_s, loop.time()
+        await asyncio.sleep(pause_s)
+        behind_s = loop.time() - began - pause_s
+        if behind_s > pause_s:
+            await asyncio.sleep(min(2 * behind_s, self._limits.accept_pause_max_s))
 
 
 class PlainListener:
@@ -82,7 +88,7 @@ class PlainListener:
         await self._acceptor.stop()
         await self._openings.end()
 
-    def _begin(self, connection: socket.socket, peer: str) -> None:
+    async def _begin(self, connection: socket.socket, peer: str) -> None:
         self._openings.spawn(self._open(connection))
 
     async def _open(self, connection: socket.socket) -> None:

@@ -4,8 +4,9 @@ The loop's own server says nothing of a handshake that fails, and cannot be give
 """
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,40 @@ class TlsPort(NamedTuple):
     certificate: ServerCertificate
     watched: bool = True
     """Whether the listener looks after the certificate; another one may do that for both."""
+
+
+class Turns:
+    """How many handshakes are under way that may have something to do; who keeps others waiting does not count."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        """None is taken."""
+        self._limits = limits
+        self._taken: dict[object, asyncio.TimerHandle] = {}
+        self._free = asyncio.Event()
+        self._free.set()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """One of them, for a moment at most."""
+        turn = object()
+        later = asyncio.get_running_loop().call_later(self._limits.handshake_turn_s, self._give_back, turn)
+        self._taken[turn] = later
+        if len(self._taken) >= self._limits.handshakes_at_once:
+            self._free.clear()
+        try:
+            yield
+        finally:
+            later.cancel()
+            self._give_back(turn)
+
+    async def free(self) -> None:
+        """Wait until there is one."""
+        await asyncio.sleep(0)  # what was begun takes its turn first
+        await self._free.wait()
+
+    def _give_back(self, turn: object) -> None:
+        self._taken.pop(turn, None)
+        self._free.set()
 
 
 class TlsListener:
@@ -50,7 +85,8 @@ class TlsListener:
         self._handshakes = Tasks(lambda error: failures.note(Part.client, "a TLS handshake failed", error))
         on_ended = partial(failures.note, Part.elsewhere, "a part of the TLS port has ended")
         self._work = Tasks(on_ended)
-        self._acceptor = Acceptor(port.bound, self._begin, on_ended, log, limits, limits.handshake_pause_s)
+        self._turns = Turns(limits)
+        self._acceptor = Acceptor(port.bound, self._begin, on_ended, log, limits)
 
     @property
     def handshakes(self) -> int:
@@ -69,12 +105,17 @@ class TlsListener:
         await self._work.end()
         await self._handshakes.end()
 
-    def _begin(self, connection: socket.socket, peer: str) -> None:
+    async def _begin(self, connection: socket.socket, peer: str) -> None:
         if self._has_room():
-            self._handshakes.spawn(self._shake_hands(connection, peer))
+            self._handshakes.spawn(self._in_its_turn(connection, peer))
+            await self._turns.free()
         else:
             connection.close()
             self._note_failed(peer, "room", "too many client connections")
+
+    async def _in_its_turn(self, connection: socket.socket, peer: str) -> None:
+        with self._turns.taken():
+            await self._shake_hands(connection, peer)
 
     async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
         try:
