@@ -221,6 +221,8 @@ class TopicLimits:
     """That does not keep who asks for longer."""
     election_lasts_s: float = 3.0
     """It takes the broker a second; a bridge that is alone need not wait for that."""
+    election_untold_s: float = 5.0
+    """A bridge that the broker shows as elected for so long, and does not tell, stands anew."""
     let_go_after_s: float = 3.0
     """Without consumers for so long: the bridge looks whether anybody but bridges is connected, and lets go if not.
     Looked at again after twice as long each time, up to ten times."""

@@ -17,6 +17,7 @@ from bridge.limits import TopicLimits
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.topics.election import Election
 from tracker import Position
 
 
@@ -64,29 +65,26 @@ class Ownership:
         other candidate there is no former one, and the stats say so at once. They are looked at when the broker has
         news, when somebody asks for the owner, and ever more seldom otherwise: there may be thousands of topics.
         """
-        loop, limits = asyncio.get_running_loop(), self._limits
-        settles, pause_s = loop.time() + limits.election_lasts_s, limits.election_poll_s
+        loop = asyncio.get_running_loop()
+        election = Election(self._advertised_url, self._limits, loop.time())
         try:
             while not self.active.is_set():
                 if self.lost.done():
                     raise BrokerError(self.lost.result())
                 # Many may ask at once.
-                await asyncio.sleep(max(self._looked_s + limits.election_poll_s - loop.time(), 0))
+                await asyncio.sleep(max(self._looked_s + self._limits.election_poll_s - loop.time(), 0))
                 self._to_look.clear()
                 news = self._news
                 known = await admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
-                settled = loop.time() > settles
-                on_known(known, settled)
+                on_known(known, election.settled(loop.time()))
                 self._note_seen(loop.time())
                 # What came of the election while the stats were on their way is of others, who came since.
-                if [each.name for each in known.all] == [self._advertised_url] and news == self._news:
+                if election.is_won(known, loop.time()) and news == self._news:
                     self.active.set()
-                elif not await self._to_look_within(pause_s):
-                    pause_s = min(pause_s * 2, limits.standby_check_s)
-                elif news != self._news:
-                    pause_s = limits.election_poll_s
+                elif await self._to_look_within(election.pause_s):
+                    election.woken(by_broker=news != self._news)
                 else:
-                    pause_s = min(pause_s, limits.owner_known_s)
+                    election.waited()
         finally:
             self._note_seen(loop.time())
 

@@ -150,6 +150,7 @@ class Standby:
         self.connection, self.admin = Connection(), Admin()
         self.admin.known = Candidates(OTHER, [Candidate(OWN), Candidate(OTHER)])
         self.seen: list[str | None] = []
+        self.standing: asyncio.Future[None]
 
     def lives(self, rest: Callable[["Standby", Ownership], Coroutine[Any, Any, None]]) -> None:
         loop = VirtualLoop(random.Random(1))
@@ -161,7 +162,7 @@ class Standby:
     async def _live(self, rest: Callable[["Standby", Ownership], Coroutine[Any, Any, None]]) -> None:
         ownership = Ownership(cast(Any, self.connection), TOPIC, OWN, {}, TopicLimits())
         await ownership.stand()
-        standing = asyncio.ensure_future(
+        standing = self.standing = asyncio.ensure_future(
             ownership.elected(cast(Any, self.admin), lambda known, _: self.seen.append(known.active))
         )
         await asyncio.sleep(1_000)
@@ -201,6 +202,30 @@ def test_who_asks_for_the_owner_is_told_of_the_one_there_is_now() -> None:
         assert ownership.active.is_set()
         await ownership.looked_at()
         assert asyncio.get_running_loop().time() - began < 0.01
+
+    Standby().lives(rest)
+
+
+def test_an_election_that_the_broker_does_not_tell_of_is_held_again() -> None:
+    """Whatever became of its word: nobody else dispatches the topic."""
+
+    async def rest(standby: Standby, ownership: Ownership) -> None:
+        standby.admin.known = Candidates(OWN, [Candidate(OWN), Candidate(OTHER)])
+        await asyncio.wait({standby.standing}, timeout=60)
+        assert not ownership.active.is_set()
+        with pytest.raises(BrokerError, match="did not tell"):
+            standby.standing.result()
+
+    Standby().lives(rest)
+
+
+def test_who_stands_beside_another_one_of_its_own_url_waits() -> None:
+    """Which of them is elected the statistics do not show; to stand anew again and again would take it from both."""
+
+    async def rest(standby: Standby, ownership: Ownership) -> None:
+        standby.admin.known = Candidates(OWN, [Candidate(OWN), Candidate(OWN)])
+        await asyncio.wait({standby.standing}, timeout=600)
+        assert not standby.standing.done()
 
     Standby().lives(rest)
 
