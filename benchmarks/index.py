@@ -79,8 +79,8 @@ def kill_while_adding(data_dir: Path, seconds: float) -> None:
 
 def run(console: Console, root: Path, scale: float, only: str) -> Figures:
     """All workloads, the large index last; those whose name does not contain `only` are left out."""
-    million = max(int(1_000_000 * scale), 20_000)
-    figures: Figures = {"large_entries": max(round(LARGE * scale, -3), 200_000)}
+    million = max(int(1_000_000 * scale), 10_000)
+    figures: Figures = {"large_entries": max(round(LARGE * scale, -3), 40_000)}
 
     def add(workload: str, *arguments: object) -> None:
         if only in workload:
