@@ -55,6 +55,7 @@ class Acceptor:
                 await asyncio.sleep(self._limits.accept_again_s)
                 continue
             await self._begin(connection, f"{address[0]}:{address[1]}")
+            del connection  # until the next one comes it would keep all that hangs on it in memory
             await self._pause(loop)
 
     async def _pause(self, loop: asyncio.AbstractEventLoop) -> None:
