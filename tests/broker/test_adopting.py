@@ -89,5 +89,8 @@ def test_the_bridge_that_is_named_leads_on_to_the_owner(
     for each in (consumer, first):
         assert receive(each).text == "later"
         assert now_ms() >= at
-    wait_until(lambda: named.topic(topic).get("owner") == owner.service_url, "known to the one that is named")
-    assert set(owner.stats(topic)["subscriptions"]) == {"s", "other"}
+    # The named one stands for the topic too now, and the broker may have elected it: both bridges know whom.
+    wait_until(lambda: named.topic(topic).get("owner") == owner.topic(topic).get("owner") is not None, "one owner")
+    if named.topic(topic)["owner"] == named.service_url:
+        owner = named
+    wait_until(lambda: set(owner.stats(topic)["subscriptions"]) == {"s", "other"}, "both are dispatched there")

@@ -302,6 +302,8 @@ def test_disk_full_for_a_while(killable: BridgeProcess, clients: Clients, pulsar
     client = clients.connect(killable.service_url)
     consumer = shared(client, topic)
     producer = client.create_producer(topic)
+    publish(producer, ["first"])
+    assert receive(consumer).text == "first", "a subscription that is new on a full disk waits for room"
     due = now_ms() + 5_000
     indexed = {f"indexed {number}" for number in range(500)}
     publish(producer, indexed, deliver_at=due)
