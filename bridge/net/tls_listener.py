@@ -58,7 +58,8 @@ class Turns:
 
     def _give_back(self, turn: object) -> None:
         self._taken.pop(turn, None)
-        self._free.set()
+        if len(self._taken) < self._limits.handshakes_at_once:
+            self._free.set()
 
 
 class TlsListener:

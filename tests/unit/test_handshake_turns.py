@@ -25,6 +25,18 @@ async def test_the_next_one_begins_when_another_one_is_done() -> None:
         await waiting
 
 
+async def test_a_slow_one_that_ends_makes_no_room_a_second_time() -> None:
+    turns = Turns(ConnectionLimits(handshakes_at_once=1, handshake_turn_s=0.02))
+    with contextlib.ExitStack() as slow:
+        slow.enter_context(turns.taken())
+        await (await waits(turns))
+        with turns.taken():
+            slow.close()
+            waiting = await waits(turns)
+            assert not waiting.done()
+        await waiting
+
+
 async def test_who_says_nothing_keeps_others_waiting_for_a_moment_only() -> None:
     turns = Turns(ConnectionLimits(handshakes_at_once=2, handshake_turn_s=0.02))
     with turns.taken(), turns.taken():
