@@ -1,6 +1,7 @@
 """The few calls of the broker's admin REST interface that the bridge makes."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
@@ -126,17 +127,11 @@ class AdminClient:
 
     async def message_ttl_s(self, topic: str) -> int | None:
         """The message TTL in force; None without one, or where the broker does not let us know."""
-        try:
-            return await self.policy(topic, "messageTTL", answers.seconds_in, "messageTTL")
-        except AdminError:
-            return None
+        return answers.seconds_in(await self._policy(topic, "messageTTL"))
 
     async def backlog_quotas(self, topic: str) -> dict[str, Mapping[str, Any]]:
         """The backlog quotas in force by kind; empty without any, or where the broker does not let us know."""
-        try:
-            return await self.policy(topic, "backlogQuotaMap", answers.quotas_in, "backlogQuotaMap")
-        except AdminError:
-            return {}
+        return answers.quotas_in(await self._policy(topic, "backlogQuotaMap"))
 
     async def delays(self, topic: str, known: bool = True) -> bool:
         """Whether delayed delivery is on; as it was `known` where the broker does not say so that it is clear."""
@@ -184,6 +179,16 @@ class AdminClient:
             if error.status not in _NO_TOPIC_POLICIES:
                 raise
         return await self.namespace_policy(topic, in_namespace, read)
+
+    async def _policy(self, topic: str, name: str) -> Any:
+        """The topic's own policy, else the namespace's: brokers without topic policies refuse the first."""
+        for path in (
+            f"/admin/v2/{TopicName.parse(topic).rest_path}/{name}?applied=true",
+            f"{_namespace_path(topic)}/{name}",
+        ):
+            with contextlib.suppress(AdminError):
+                return await self._get(path)
+        return None
 
     async def check(self) -> None:
         """Return when the broker's admin interface is there and knows this role. Raises AdminError naming the URL."""
