@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.broker.reader import open_reader
 from bridge.net.tasks import all_of
+from bridge.net.waiting import is_set_within
 from bridge.protocol.entries import StoredEntry
 from tracker import Position
 
@@ -95,10 +96,7 @@ async def _read_until_silent(
         reader.top_up(permits)
         while reached < to and not enough():
             progress.clear()
-            try:
-                async with asyncio.timeout(connection.limits.range_stall_s):
-                    await progress.wait()
-            except TimeoutError:
+            if not await is_set_within(progress, connection.limits.range_stall_s):
                 break
             if lost:
                 raise lost[0]

@@ -14,6 +14,7 @@ from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Candidates
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.limits import TopicLimits
+from bridge.net.waiting import is_set_within
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
@@ -81,7 +82,7 @@ class Ownership:
                 # What came of the election while the stats were on their way is of others, who came since.
                 if election.is_won(known, loop.time()) and news == self._news:
                     self.active.set()
-                elif await self._to_look_within(election.pause_s):
+                elif await is_set_within(self._to_look, election.pause_s):
                     election.woken(by_broker=news != self._news)
                 else:
                     election.waited()
@@ -103,13 +104,6 @@ class Ownership:
         self._looked_s = now_s
         self._seen.set_result(None)
         self._seen = asyncio.get_running_loop().create_future()
-
-    async def _to_look_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._to_look.wait()
-        except TimeoutError:
-            return False
 
     def keep(self, harvested_position: Position, properties: dict[str, int]) -> None:
         """Store the harvested position, which must be on disk, and `properties` in the broker's cursor."""

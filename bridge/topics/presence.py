@@ -6,7 +6,6 @@ nobody consumes there is nothing to deliver; what is pending stays in the index 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -15,6 +14,7 @@ from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.answers import TopicStats
 from bridge.broker.reader import READER_NAME_PREFIX
 from bridge.limits import TopicLimits
+from bridge.net.waiting import is_set_within
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from tracker import Position
 
@@ -49,10 +49,8 @@ class Presence:
         if resting:
             self.served.clear()
         self.want()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.served_wait_s):
-                if resting:
-                    await self.served.wait()
+        if resting:
+            await is_set_within(self.served, self._limits.served_wait_s)
 
     async def let_go(self, harvested: Position | None) -> bool:
         """Whether nobody is connected and nothing left to be read; may be called often, asks the broker seldom.
@@ -85,7 +83,7 @@ class Presence:
 
     async def rest(self, names: Callable[[], Iterable[str]]) -> None:
         """Wait, when let go, until somebody wants it or is connected, or one of the subscriptions `names` is gone."""
-        while self.resting and not await self._wanted_within(self._limits.maintenance_interval_s):
+        while self.resting and not await is_set_within(self._wanted, self._limits.maintenance_interval_s):
             try:
                 stats = await self._admin.topic_stats(self._topic)
             except AdminError as error:
@@ -93,13 +91,6 @@ class Presence:
                 continue
             self.resting = only_bridges(stats) and all(name in stats.consumers for name in names())
         self.resting = False
-
-    async def _wanted_within(self, timeout_s: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._wanted.wait()
-        except TimeoutError:
-            return False
 
 
 def only_bridges(stats: TopicStats) -> bool:

@@ -16,6 +16,7 @@ from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.net.failures import Part
 from bridge.net.tasks import beside
+from bridge.net.waiting import is_set_within
 from bridge.operate.outlook import Outlook
 from bridge.operate.warnings import OperatorWarning
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
@@ -81,9 +82,7 @@ class TrackedTopic:
                 self._note_failed(error)
             if self._loop.time() - started > self._context.limits.retry_backoff_s[-1]:
                 backoff.reset()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(backoff.next_s()):
-                    await self._closing.wait()
+            await is_set_within(self._closing, backoff.next_s())
 
     async def _serve_or_pass(self) -> None:
         await self.presence.rest(lambda: [] if self.index is None else self.index.views())

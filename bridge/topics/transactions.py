@@ -17,6 +17,7 @@ from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.ledgers.internal_stats import CursorState
 from bridge.limits import DispatchLimits
+from bridge.net.waiting import is_set_within
 from tracker import AckSet, Position, iter_ranges
 
 log = structlog.get_logger(__name__)
@@ -60,9 +61,7 @@ class Transactions:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.transaction_poll_s):
-                    await self._wake.wait()
+            await is_set_within(self._wake, self._limits.transaction_poll_s)
             self._wake.clear()
             for subscription in list(self._subscriptions.values()):
                 if subscription.pending_acks and _stands(subscription):

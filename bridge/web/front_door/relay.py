@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 import aiohttp
@@ -14,6 +14,7 @@ from aiohttp import web
 from bridge.broker.connection import describe
 from bridge.limits import WebLimits
 from bridge.net.tasks import beside
+from bridge.net.waiting import is_set_within
 from bridge.web.front_door import headers
 from bridge.web.front_door.bodies import Body
 from bridge.web.front_door.broker import Broker, NoAnswer, Question, no_answer
@@ -118,7 +119,5 @@ class Relay:
 
     async def _until_gone(self, request: web.Request) -> None:
         while request.transport is not None and not request.transport.is_closing() and not self.stopping.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.limits.relay_gone_look_s):
-                    await self.stopping.wait()
+            await is_set_within(self.stopping, self.limits.relay_gone_look_s)
         raise Ended("the bridge is stopping")
