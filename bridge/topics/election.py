@@ -14,7 +14,8 @@ class Election:
         self._limits = limits
         self._began_s = now_s
         self._mine_since_s: float | None = None
-        self._pause_s = limits.election_poll_s
+        self.pause_s = limits.election_poll_s
+        """How long to wait for news or questions before the next look: ever longer."""
 
     def settled(self, now_s: float) -> bool:
         """Whether the broker had the time to elect somebody."""
@@ -36,15 +37,10 @@ class Election:
             raise BrokerError("the broker has elected this bridge and did not tell it")
         return False
 
-    @property
-    def pause_s(self) -> float:
-        """How long to wait for news or questions before the next look: ever longer."""
-        return self._pause_s
-
     def waited(self) -> None:
         """In vain."""
-        self._pause_s = min(self._pause_s * 2, self._limits.standby_check_s)
+        self.pause_s = min(self.pause_s * 2, self._limits.standby_check_s)
 
     def woken(self, by_broker: bool) -> None:
         """By the broker's word, after which more follows soon, or by somebody who asks."""
-        self._pause_s = self._limits.election_poll_s if by_broker else min(self._pause_s, self._limits.owner_known_s)
+        self.pause_s = self._limits.election_poll_s if by_broker else min(self.pause_s, self._limits.owner_known_s)
