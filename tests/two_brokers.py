@@ -91,7 +91,9 @@ class PulsarProcess:
 class TwoBrokers:
     """Running within `with`; `service_url` and `web_url` are the first broker's."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = HOST) -> None:
+        """`host`: the address of the brokers."""
+        self._host = host
         self.brokers: tuple[PulsarCluster, ...] = ()
         self._processes = contextlib.ExitStack()
 
@@ -172,16 +174,16 @@ class TwoBrokers:
     def _start(self) -> None:
         zookeeper, bookie, *ports = free_ports(6)
         store = f"zk:{HOST}:{zookeeper}"
-        self.brokers = tuple(self._urls(binary, web) for binary, web in zip(ports[:2], ports[2:], strict=True))
+        self.brokers = tuple(
+            PulsarCluster(f"pulsar://{self._host}:{binary}", f"http://{self._host}:{web}")
+            for binary, web in zip(ports[:2], ports[2:], strict=True)
+        )
         self._run_zookeeper(zookeeper)
         self._initialize(store)
         self._run_bookie(store, bookie)
         running = [self._run_broker(store, broker) for broker in self.brokers]
         for process, broker in zip(running, self.brokers, strict=True):
             process.until(lambda broker=broker: healthy(broker), "healthy")  # type: ignore[misc]
-
-    def _urls(self, binary: int, web: int) -> PulsarCluster:
-        return PulsarCluster(f"pulsar://{HOST}:{binary}", f"http://{HOST}:{web}")
 
     def _process(self, command: str, heap_mb: int, direct_mb: int = 64) -> PulsarProcess:
         process = PulsarProcess(command, heap_mb, direct_mb)
@@ -259,7 +261,7 @@ class TwoBrokers:
         return process
 
     def _addresses(self, broker: PulsarCluster) -> dict[str, str]:
-        return {"bindAddress": HOST, "advertisedAddress": HOST}
+        return {"bindAddress": self._host, "advertisedAddress": self._host}
 
 
 class BrokersThatName(TwoBrokers):
@@ -270,17 +272,13 @@ class BrokersThatName(TwoBrokers):
 
         `named`: the service URL that clients are told.
         """
-        super().__init__()
-        self._host = host
+        super().__init__(host)
         self._named = named
         self._outer: dict[PulsarCluster, str] = {}
 
     @property
     def outer_urls(self) -> list[str]:
         return list(self._outer.values())
-
-    def _urls(self, binary: int, web: int) -> PulsarCluster:
-        return PulsarCluster(f"pulsar://{self._host}:{binary}", f"http://{self._host}:{web}")
 
     def _addresses(self, broker: PulsarCluster) -> dict[str, str]:
         outer = self._outer[broker] = f"pulsar://{self._host}:{free_ports(1)[0]}"

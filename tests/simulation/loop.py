@@ -162,7 +162,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Callable[[], Any], *, sock: Any, **_: object
     ) -> Any:
         """Listen at the simulated address that `sock` is bound to."""
-        return self.network.listen(protocol_factory, sock)
+        return self.network.listen(lambda end: end.open(protocol_factory()), sock)
 
     async def sock_accept(self, sock: Any) -> Any:
         """Wait for a connection at a socket of the simulated network."""

@@ -47,11 +47,11 @@ class Network:
         self.cut_off: dict[str, None] = {}
         """Hosts whose packets get lost."""
 
-    def listen(self, factory: Callable[[], Any] | BoundSocket, address: Address) -> Listener:
-        """Accept connections for the current process: at once, or when they are asked for."""
+    def listen(self, take: Callable[[End], None], address: Address) -> Listener:
+        """Accept connections for the current process; `take` gets its end of each."""
         process = process_of(None)
         assert process is not None
-        listener = self._listeners[address] = Listener(self, factory, address, process)
+        listener = self._listeners[address] = Listener(self, take, address, process)
         return listener
 
     def bind(self, host: str, port: int) -> BoundSocket:
@@ -91,21 +91,12 @@ class Network:
 class Listener:
     """In the place of `asyncio.Server`."""
 
-    def __init__(
-        self, network: Network, factory: Callable[[], Any] | BoundSocket, address: Address, process: Process
-    ) -> None:
+    def __init__(self, network: Network, take: Callable[[End], None], address: Address, process: Process) -> None:
         """Of one process."""
         self._network = network
         self._address = address
-        self._factory = factory
+        self.take = take
         self.process = process
-
-    def take(self, end: End) -> None:
-        """Somebody has connected."""
-        if isinstance(self._factory, BoundSocket):
-            self._factory.put(Accepted(end))
-        else:
-            end.open(self._factory())
 
     def close(self) -> None:
         """Accept no more."""
@@ -124,7 +115,7 @@ class BoundSocket:
 
     def listen(self, _: int) -> None:
         """As sockets."""
-        self._network.listen(self, self._address)
+        self._network.listen(self._take, self._address)
 
     def close(self) -> None:
         """As sockets: who was not accepted is cut off."""
@@ -132,9 +123,8 @@ class BoundSocket:
         for accepted in self._come:
             accepted.close()
 
-    def put(self, accepted: Accepted) -> None:
-        """Somebody has connected."""
-        self._come.append(accepted)
+    def _take(self, end: End) -> None:
+        self._come.append(Accepted(end))
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
