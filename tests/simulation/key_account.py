@@ -76,7 +76,7 @@ class KeyAccount:
         self._dispatches: dict[str, Dispatch] = {}
         self._progress: dict[Hashable, _Progress] = {}
         self._had: dict[str, dict[Place, Had]] = {}
-        self._suspicions: list[tuple[float, Had, str]] = []
+        self._suspicions: list[tuple[float, Stay, Stay, str]] = []
 
     # -- what happens
 
@@ -108,8 +108,9 @@ class KeyAccount:
         for name in list(self._dispatches):
             self._dispatch(name)
         while self._suspicions and self._suspicions[0][0] < self._now_s() - ON_ITS_WAY_S:
-            _, had, what = self._suspicions.pop(0)
-            if had.stay.is_certain:
+            _, had, got, what = self._suspicions.pop(0)
+            # Who was let go of gets all the same what was on its way, and others have it by then.
+            if had.is_certain and got.is_certain:
                 raise Broken(what)
 
     # -- the promises
@@ -135,7 +136,7 @@ class KeyAccount:
                 continue
             if had.stay.is_certain:
                 who = f"{stay.consumer} got {message.text} while {had.stay.consumer} had {had.message.text}"
-                self._suspicions.append((now, had, f"{who}, both of key {message.key}"))
+                self._suspicions.append((now, had.stay, stay, f"{who}, both of key {message.key}"))
 
     def _check_order(self, message: Message, dispatch: Dispatch) -> None:
         """What is immediate is in the order of positions, and so is what is due at one time.
