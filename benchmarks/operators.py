@@ -32,11 +32,11 @@ from bridge.clock import system_randbits, wall_clock_ms
 from bridge.config import Settings
 from bridge.core import Core
 from bridge.dispatch.outlet import Source
-from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
+from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
-from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.ledgers.cursor_history import UNKNOWN, CursorReading
 from bridge.limits import Limits
 from bridge.net.tasks import Tasks
 from bridge.topics.tracked_topic import TrackedTopic

@@ -136,6 +136,13 @@ class Settings(BaseSettings):
         description="URLs that other bridges may have, service URLs and web URL, separated by blanks, `*` for a part "
         "between dots; by default any",
     )
+    standby_count: int = Field(
+        default=1,
+        ge=0,
+        le=100,
+        description="so many bridges beside the owner read a topic partition too, into an index of their own, and can "
+        "take it over without reading it then; 0: none",
+    )
     access: Literal["off", "token", "pulsar"] | None = Field(
         default_factory=lambda known: default_access(known["web_host"]),
         description="who may use REST and pages: off (everybody), token, or pulsar (the caller's own Pulsar token)",

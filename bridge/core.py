@@ -75,6 +75,7 @@ class Core:
             machine.randbits,
             _peers(settings),
             tls_url,
+            settings.standby_count,
         )
         self.topics = Topics(context, syncing)
         self.gateway = Gateway(

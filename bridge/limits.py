@@ -213,6 +213,8 @@ class TopicLimits:
     """So long the first dispatch of a subscription waits for them at most."""
     standby_check_s: float = 10.0
     """How often a bridge that is not the owner looks who is, though the broker has no news and nobody asks."""
+    standby_follow_s: float = 30.0
+    """How often a standby follows the cursors, between half of it and all; what it has missed is read at a takeover."""
     election_poll_s: float = 0.05
     """The same at first, and after news: then twice as long each time."""
     owner_known_s: float = 0.5

@@ -107,6 +107,10 @@ class TopicSummary(TypedDict):
     harvestedPosition: Annotated[
         PositionText | None, says("what was published up to there has been read into the index")
     ]
+    standbyPosition: Annotated[
+        PositionText | None,
+        says("of a standby that is ready to take over: what was published up to there is in its index"),
+    ]
     entries: Annotated[int | None, says("entries in the index")]
     storageSize: Annotated[int | None, says("bytes, before compression")]
     memoryEntries: Annotated[int | None, says("entries of the near term, held in memory")]

@@ -102,6 +102,14 @@ class Peers:
         role = "" if named[0].role is None else f" of the role {named[0].role!r}"
         return Elected(doubt=f"the broker elected a consumer{role} that is no known bridge: {doubts[0]}")
 
+    def standbys(self, topic: str, known: Candidates, count: int) -> set[str]:
+        """The URLs of the bridges that are to be ready to take a topic partition over: the same to all who ask.
+
+        By chance of their names, so that each bridge is ready for some of the topics.
+        """
+        bridges = {one.name for one in known.all if one.name != known.active and self._doubt(topic, one) is None}
+        return set(sorted(bridges, key=lambda name: hashlib.sha256(f"{topic} {name}".encode()).digest())[:count])
+
     def _doubt(self, topic: str, candidate: Candidate) -> str | None:
         """Say why a candidate is not taken for a bridge, None when it is."""
         name, web_url = candidate.name, candidate.metadata.get(WEB_URL)

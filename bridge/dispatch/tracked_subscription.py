@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from bridge.broker.policies import Rate, TopicPolicies
 from bridge.clock import RandBits, system_randbits
@@ -20,20 +19,12 @@ from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
-from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.ledgers.cursor_history import UNKNOWN, CursorReading
 from bridge.limits import DispatchLimits
 from bridge.protocol.pulsar_pb2 import CommandAck
 from bridge.protocol.single_active import Sharing, SingleActive
 from tracker import EARLIEST, AckSet, Position, SubscriptionView, TopicIndex
 from tracker.search import Standing
-
-
-class CursorReading(NamedTuple):
-    """What the broker says of a subscription's cursor; `takes_back`: what is known here of acks is void."""
-
-    acks: AckSet
-    history: int
-    takes_back: bool
 
 
 class TrackedSubscription:
@@ -139,13 +130,10 @@ class TrackedSubscription:
         if cursor.takes_back:
             self._forget_deliveries()
             self.pending_acks.distrust()
-            view.reset(cursor.acks)
-            view.covered = False
-        else:
-            if self.seeking:
-                view.release_all()
-            view.merge(cursor.acks)
-        view.history = self._history = cursor.history
+        elif self.seeking:
+            view.release_all()
+        cursor.give(view)
+        self._history = cursor.history
         for position in self._ack_notes.judge(cursor.history, self._attached):
             view.ack(*position)
         if isinstance(self.dispatcher, SingleDispatcher):

@@ -13,10 +13,11 @@ broker's word.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 from bridge.clock import RandBits
 from bridge.ledgers.internal_stats import LedgerState
-from tracker import AckSet, Position, TopicIndex
+from tracker import AckSet, Position, SubscriptionView, TopicIndex
 
 PROPERTY = "delay-bridge-history"
 IDENTITY_PROPERTY = "delay-bridge-topic"
@@ -63,3 +64,25 @@ def takes_back(known: AckSet, history: int, told: AckSet, told_history: int, sta
     if known.highest > state.last_confirmed_entry:
         return True  # of another topic of this name
     return next(known.missing_in(told, state.ledger_sizes), None) is not None
+
+
+class CursorReading(NamedTuple):
+    """What the broker says of a subscription's cursor; `takes_back`: what is known here of acks is void."""
+
+    acks: AckSet
+    history: int
+    takes_back: bool
+
+    @classmethod
+    def of(cls, view: SubscriptionView, acks: AckSet, history: int, state: LedgerState) -> Self:
+        """What is to be made of it, by what the view knows."""
+        return cls(acks, history, takes_back(view.acks, view.history, acks, history, state))
+
+    def give(self, view: SubscriptionView) -> None:
+        """Have the view know what the broker says, and what was known here as far as it holds."""
+        if self.takes_back:
+            view.reset(self.acks)
+            view.covered = False
+        else:
+            view.merge(self.acks)
+        view.history = self.history

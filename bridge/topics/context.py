@@ -53,6 +53,8 @@ class BridgeContext(NamedTuple):
     """What other bridges are known by."""
     tls_url: str | None = None
     """Where it serves clients with TLS; None where it does not."""
+    standby_count: int = 1
+    """So many bridges beside the owner are ready to take a topic partition over."""
 
     def backoff(self) -> Backoff:
         """The pauses of one thing that is tried until it works."""

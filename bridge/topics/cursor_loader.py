@@ -14,10 +14,10 @@ from bridge.broker.reader import EntryReader, open_reader
 from bridge.dispatch.ack_repair import repair
 from bridge.dispatch.dispatcher import PositionKey
 from bridge.dispatch.outlet import Source
-from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
+from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
-from bridge.ledgers.cursor_history import UNKNOWN, history_of, takes_back
+from bridge.ledgers.cursor_history import UNKNOWN, CursorReading, history_of
 from bridge.ledgers.internal_stats import CursorState, LedgerState
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry
@@ -123,7 +123,7 @@ class CursorLoader:
         view = self._index.view(subscription.name)
         subscription.loading = None
         subscription.lateness_causes.owner_since_ms = self._owner_since_ms
-        reading = CursorReading(acks, history, takes_back(view.acks, view.history, acks, history, state))
+        reading = CursorReading.of(view, acks, history, state)
         if reading.takes_back:
             log.info("the cursor was set anew", topic=self._topic, subscription=subscription.name)
         same = history != UNKNOWN and history == view.history

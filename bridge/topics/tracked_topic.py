@@ -28,9 +28,10 @@ from bridge.topics.context import BridgeContext
 from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough, is_refusal, stand, try_to_read
 from bridge.topics.presence import Presence
+from bridge.topics.standby import Standby
 from bridge.topics.subscriptions import Subscriptions
 from bridge.topics.tenure import EXPECTED, Failed, Tenure
-from tracker import StoreError, TopicIndex
+from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class TrackedTopic:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._ownership: Ownership | None = None
+        self._standby: Standby | None = None
         self._closing = asyncio.Event()
 
     # -- life cycle
@@ -175,6 +177,11 @@ class TrackedTopic:
         """Whether what is known here is how it stands: this bridge owns it, or did when everybody had left."""
         return self.role in ("owner", "idle")
 
+    @property
+    def standby_position(self) -> Position | None:
+        """What was published up to there this bridge, as a standby, has in its index; None where it is not ready."""
+        return None if self._standby is None else self._standby.position
+
     def warnings(self) -> list[OperatorWarning]:
         """What an operator should know; of a topic that another bridge owns, that one tells."""
         if not self.is_known:
@@ -241,7 +248,13 @@ class TrackedTopic:
         await stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        await beside(ownership.elected(self._context.admin, self._stand_by), resting)
+        self._standby = Standby(self.topic, ownership.connection, self._context, self._index_to_follow_with)
+        elected = beside(ownership.elected(self._context.admin, self._stand_by), resting)
+        try:
+            # It has ended before anything is asked of the topic as its owner: what it harvests is newer than an answer.
+            await beside(elected, self._standby.run())
+        finally:
+            self._standby = None
         self._note_owner(Elected(self._context.advertised_url))  # whoever asks meanwhile is to come here
 
     async def look_at_owner(self) -> None:
@@ -256,6 +269,9 @@ class TrackedTopic:
         tenure.pump.wake()
         position = tenure.harvester.position
         log.info("owner of topic", topic=self.topic, harvested_position=str(position))
+        for name, view in tenure.index.views().items():
+            if not view.covered:  # what was being filled in, by whoever had the index, is to be brought to its end
+                self.subscriptions.opened(name)
         for subscription in self.subscriptions.values():
             tenure.load(subscription)
 
@@ -270,6 +286,9 @@ class TrackedTopic:
         if self.owner not in (None, context.advertised_url):
             self.presence.served.set()
             self.send_consumers_away()
+            if self._standby is not None:
+                ready = context.peers.standbys(self.topic, known, context.standby_count)
+                self._standby.want(context.advertised_url in ready)
 
     def _note_owner(self, elected: Elected) -> None:
         self.owner, self.owner_web_url, self.owner_tls_url = elected.url, elected.web_url, elected.tls_url
@@ -280,7 +299,7 @@ class TrackedTopic:
             reason = state.unreadable.get(HIDDEN_SUBSCRIPTION, "the broker does not list it")
             raise AdminError(f"cannot read the cursor of {HIDDEN_SUBSCRIPTION}: {reason}")
         book = CheckpointBook(hidden.properties, state.subscriptions, self._context.randbits)
-        index = self.index = self._usable_index(book, state)
+        index = self._usable_index(book.told_identity, state)
         tenure = Tenure(
             ownership,
             self._context,
@@ -300,9 +319,18 @@ class TrackedTopic:
             self.close()
         return tenure
 
-    def _usable_index(self, book: CheckpointBook, state: LedgerState) -> TopicIndex:
+    def _index_to_follow_with(self, state: LedgerState) -> TopicIndex:
+        """While another bridge owns the topic, and has named it."""
+        index = self.index or self._open_index()
+        if index.identity == cursor_history.UNKNOWN and index.harvested_position is not None:
+            # Of a time as owner that was over before the topic was named: it may have been another of its name.
+            self.index = None
+            self._context.store.drop_topic(self.topic)
+        return self._usable_index(cursor_history.identity_of(state.cursors[HIDDEN_SUBSCRIPTION].properties), state)
+
+    def _usable_index(self, told_identity: int, state: LedgerState) -> TopicIndex:
         index, catch_up = self.index or self._open_index(), self._context.limits.intake.catch_up_entries
-        if cursor_history.is_of_another(index, book.told_identity, state.last_confirmed_entry):
+        if cursor_history.is_of_another(index, told_identity, state.last_confirmed_entry):
             log.warning(
                 "the index is of another topic of this name, dropping it",
                 topic=self.topic,
@@ -318,6 +346,7 @@ class TrackedTopic:
         elif state.entries_between(index.harvested_position, state.last_confirmed_entry) > catch_up:
             # Known until some time ago: the same, and what came since is read behind new traffic too.
             index.skip_to(state.last_confirmed_entry)
+        self.index = index
         return index
 
     def _open_index(self) -> TopicIndex:
@@ -452,3 +481,5 @@ class TrackedTopic:
         """The store was opened anew."""
         if self.tenure is not None:
             self.tenure.on_recovered()
+        elif self._standby is not None:
+            self._standby.on_recovered()

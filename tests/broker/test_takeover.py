@@ -12,6 +12,7 @@ from tests.raw_client import raw_client
 from tracker import Position
 
 MISSED = 10_000
+PENDING = 1_000
 
 
 def test_a_client_of_the_wrong_bridge_is_led_to_the_owner(
@@ -68,6 +69,42 @@ def test_the_other_bridge_takes_over(private_bridge: BridgeFactory, clients: Cli
     assert sorted(texts(received)) == sorted(due)
     assert all(each.at_ms >= due[each.text] for each in received)
     wait_until(lambda: _role(other, topic) == "owner", "the other one is the owner")
+
+
+def test_a_standby_takes_over_without_reading(
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+) -> None:
+    """What was published before it stood by, and after, is in its index when the owner is killed; acks are too."""
+    first, second = private_bridge(), private_bridge(limits={"standby_follow_s": 1.0})
+    client = clients.connect(first.service_url)
+    consumer = shared(client, topic)
+    producer = clients.connect(pulsar.service_url).create_producer(topic, max_pending_messages=PENDING)
+    due = now_ms() + 15_000
+    publish(producer, [f"before-{number}" for number in range(PENDING)], deliver_at=due)
+    wait_until(lambda: first.topic(topic).get("entries") == PENDING, "harvested")
+    publish(producer, ["at once"])
+    assert texts(drain(consumer, 1)) == ["at once"]
+    elsewhere = clients.connect(second.service_url)
+    shared(elsewhere, topic)
+    wait_until(lambda: "standby" in (_role(first, topic), _role(second, topic)), "one stands by")
+    last = publish(producer, [f"after-{number}" for number in range(100)], deliver_at=due)[-1]
+
+    def has_read_everything(standby: BridgeProcess) -> bool:
+        return bool(standby.topic(topic).get("standbyPosition") == f"{last.ledger_id()}:{last.entry_id()}")
+
+    # A newcomer may be elected, so which one it is shows only now.
+    standby = wait_until(lambda: next(filter(has_read_everything, (first, second)), None), "a standby is ready")
+    assert standby is not None
+    owner = second if standby is first else first
+    client.close()
+    elsewhere.close()
+    owner.kill()
+    wait_until(lambda: _role(standby, topic) == "owner", "it is the owner")
+    assert standby.topic(topic)["entries"] == PENDING + 100
+    assert standby.topic(topic)["rebuild"] is None, "nothing was read again"
+    received = drain(shared(clients.connect(standby.service_url), topic), PENDING + 100)
+    assert len(set(texts(received))) == PENDING + 100
+    assert all(each.at_ms >= due for each in received)
 
 
 def test_a_former_owner_catches_up_behind_live_traffic(

@@ -12,14 +12,16 @@ from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers import cursor_history
+from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
-from bridge.topics import cursor_loader
+from bridge.topics import cursor_loader, standby
 from bridge.topics.checkpoints import Checkpoint
 from bridge.topics.durability import Durability
 from bridge.topics.ownership import Ownership
 from bridge.topics.tracked_topic import TrackedTopic
 from tests.simulation.disk import Disk
-from tracker import SubscriptionView, TopicIndex
+from tracker import Position, SubscriptionView, TopicIndex
 from tracker.care.damage import Damage
 from tracker.near.window import NearTermWindow
 
@@ -57,6 +59,22 @@ def _early(due: Any) -> Any:
 
 def _forget_some(push: Any) -> Any:
     return lambda self, entries: push(self, [each for each in entries if each.entry % 40 != 39])
+
+
+def _stores_nothing(harvester: Any) -> Any:
+    class StoresNothing(harvester):  # type: ignore[misc]
+        def _store(self, entries: list[StoredEntry]) -> None:
+            self._index.add([], Position(*entries[-1][:2]))
+
+    return StoresNothing
+
+
+def _misses_nothing(gap_filler: Any) -> Any:
+    class MissesNothing(gap_filler):  # type: ignore[misc]
+        def find(self, view: SubscriptionView) -> None:
+            view.covered = True
+
+    return MissesNothing
 
 
 def _last_one_lost(number_after: Any) -> Any:
@@ -161,11 +179,13 @@ MUTATIONS: dict[str, Mutation] = {
     "what a consumer leaves behind is forgotten": Mutation(
         2, replaced(Dispatcher, "remove_consumer", _gone_with_consumer)
     ),
+    "a standby stores nothing of what it reads": Mutation(2, replaced(standby, "Harvester", _stores_nothing)),
+    "a standby thinks that nothing is missing": Mutation(2, replaced(standby, "GapFiller", _misses_nothing)),
     "every checkpoint holds": Mutation(2, never(Checkpoint, "holds", True)),
-    "acks from before a seek are believed": Mutation(2, never(cursor_loader, "takes_back", False), quick=True),
+    "acks from before a seek are believed": Mutation(2, never(cursor_history, "takes_back", False), quick=True),
     "a reader that is stuck stays": Mutation(2, replaced(Harvester, "check", lambda _: _nothing)),
     "acks that a broker forgot are not given again": Mutation(3, replaced(cursor_loader, "repair", lambda _: _nothing)),
-    "acks of a former life are never believed": Mutation(3, never(cursor_loader, "takes_back", True)),
+    "acks of a former life are never believed": Mutation(3, never(cursor_history, "takes_back", True)),
     "acks are not noted": Mutation(3, never(TrackedSubscription, "_note_acks"), quick=True),
     "the broker is told of what is not synced": Mutation(
         4, replaced(Durability, "checkpoint", _all_that_is_harvested), quick=True

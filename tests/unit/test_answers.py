@@ -70,6 +70,7 @@ def topic(index: TopicIndex | None, **changes: Any) -> Any:
         "reason": None if index is not None else "no broker",
         "owner": "pulsar://b:6650",
         "owner_web_url": None,
+        "standby_position": None,
         "is_known": True,
         "index": index,
         "subscriptions": {} if index is None else {"connected": subscription},

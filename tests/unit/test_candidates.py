@@ -191,3 +191,29 @@ def test_which_urls_with_tls_are_followed(allowed: str, tls_url: str, believed: 
 def test_a_bridge_without_a_plain_port_says_it_by_its_name() -> None:
     assert TLS_URL not in PEERS.metadata(TOPIC, TLS_B, WEB_B, NOW_MS, TLS_B)
     assert judged(signed(TLS_B, WEB_B)) == Elected(TLS_B, WEB_B)
+
+
+def test_standbys_are_the_same_to_all_who_ask() -> None:
+    urls = [f"pulsar://{name}:6650" for name in "abcdef"]
+    bridges = [signed(url, WEB_A) for url in urls]
+    known = Candidates(urls[2], bridges)
+    chosen = PEERS.standbys(TOPIC, known, 2)
+    assert len(chosen) == 2
+    assert urls[2] not in chosen, "the owner"
+    assert PEERS.standbys(TOPIC, Candidates(urls[2], bridges[::-1]), 2) == chosen
+    assert PEERS.standbys(TOPIC, known, 0) == set()
+    assert PEERS.standbys(TOPIC, known, 100) == {*urls} - {urls[2]}
+
+
+def test_each_bridge_stands_by_for_some_topics() -> None:
+    urls = [f"pulsar://{name}:6650" for name in "abcd"]
+    known = Candidates(urls[0], [Candidate(url) for url in urls])
+    topics = [f"{TOPIC}-{number}" for number in range(300)]
+    counts = [sum(url in Peers().standbys(topic, known, 1) for topic in topics) for url in urls[1:]]
+    assert sum(counts) == 300
+    assert min(counts) > 60
+
+
+def test_a_stranger_is_no_standby() -> None:
+    known = Candidates(A, [OWN, signed(B, WEB_B), Candidate(EVIL, None, {WEB_URL: WEB_B})])
+    assert PEERS.standbys(TOPIC, known, 2) == {B}

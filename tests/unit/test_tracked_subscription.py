@@ -9,11 +9,11 @@ import pytest
 from bridge.broker.fetch import Fetched
 from bridge.dispatch.dispatcher import PositionKey
 from bridge.dispatch.outlet import Source
-from bridge.dispatch.tracked_subscription import CursorReading, TrackedSubscription
+from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.intake.feed import Feed
 from bridge.intake.tail_buffer import TailBuffer
-from bridge.ledgers.cursor_history import UNKNOWN
+from bridge.ledgers.cursor_history import UNKNOWN, CursorReading
 from bridge.limits import Limits
 from bridge.net.tasks import Tasks
 from bridge.protocol.entries import StoredEntry

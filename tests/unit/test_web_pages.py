@@ -45,6 +45,7 @@ _SUMMARY: answers.TopicSummary = {
     "owner": "pulsar://h:6650",
     "ownerWebUrl": None,
     "harvestedPosition": "3:4",
+    "standbyPosition": None,
     "entries": 1_000,
     "storageSize": 64_000,
     "memoryEntries": 10,

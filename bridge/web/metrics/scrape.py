@@ -42,6 +42,7 @@ FAMILIES = (
     Family("disk_free_bytes", "gauge", "Free bytes where the data directory is.", BRIDGE),
     Family("disk_total_bytes", "gauge", "Bytes of the disk where the data directory is.", BRIDGE),
     Family("ownership", "gauge", "1 for the role this bridge has for a topic partition.", (*TOPIC, "role")),
+    Family("standby_ready", "gauge", "1 where this bridge, a standby, can take over without reading the topic.", TOPIC),
     Family("not_served", "gauge", "1 while this bridge knows of no bridge that serves a topic partition.", TOPIC),
     Family("index_entries", "gauge", "Entries in the index, whoever needs them.", TOPIC),
     Family("index_memory_bytes", "gauge", "Bytes of entries that are due next, held in memory.", TOPIC),
@@ -136,6 +137,8 @@ def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
     labels = _topic_labels(cluster, topic.topic)
     for role in ROLES:
         told.add("ownership", f'{labels},role="{role}"', int(topic.role == role))
+    if topic.role == "standby":
+        told.add("standby_ready", labels, int(topic.standby_position is not None))
     told.add("not_served", labels, int(not topic.is_served))
     index = index_shown(topic)
     if index is not None:

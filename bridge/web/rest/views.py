@@ -28,7 +28,7 @@ def _summary(topic: TrackedTopic) -> answers.TopicSummary:
     index = index_shown(topic)
     harvested = None if index is None else index.harvested_position
     stats = None if index is None else [each.stats for each in subscriptions_shown(topic).values()]
-    rebuild = topic.last_rebuild
+    rebuild, ready_up_to = topic.last_rebuild, topic.standby_position
     return {
         "topic": topic.topic,
         "role": topic.role,
@@ -36,6 +36,7 @@ def _summary(topic: TrackedTopic) -> answers.TopicSummary:
         "owner": topic.owner,
         "ownerWebUrl": topic.owner_web_url,
         "harvestedPosition": None if harvested is None else str(harvested),
+        "standbyPosition": None if ready_up_to is None else str(ready_up_to),
         "entries": None if index is None else index.entries,
         "storageSize": None if index is None else index.bytes,
         "memoryEntries": None if index is None else len(index.window),

@@ -1,0 +1,223 @@
+"""A bridge that is ready to take a topic partition over, while another one owns it.
+
+It harvests as the owner does, into its own index, and follows the subscriptions' cursors; what the index lacks of what
+they need it reads too. So whoever takes over reads the cursors once more, and a few entries. Nothing here tells the
+broker anything: harvested position and checkpoints are the owner's.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from bridge.answers.values import Trigger
+from bridge.broker.admin import AdminError
+from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.intake.harvester import Harvester
+from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers.cursor_history import UNKNOWN, CursorReading, history_of, identity_of
+from bridge.ledgers.internal_stats import CursorState, LedgerState
+from bridge.net.backoff import Backoff
+from bridge.net.tasks import Tasks
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION
+from bridge.refill.gaps import GapFiller
+from bridge.refill.spark_rebuild import SparkRebuild
+from bridge.topics.context import BridgeContext
+from bridge.topics.transactions import acks_of
+from tracker import Position, StoreError, SubscriptionView, TopicIndex
+
+log = structlog.get_logger(__name__)
+
+EXPECTED = (BrokerError, AdminError, StoreError, ValueError)
+"""What may go wrong without anything being wrong here."""
+
+
+class Standby:
+    """One per candidacy: `run` for as long as that lasts, `want` as it is chosen to be ready or not."""
+
+    def __init__(
+        self,
+        topic: str,
+        connection: BrokerConnection,
+        context: BridgeContext,
+        usable_index: Callable[[LedgerState], TopicIndex],
+    ) -> None:
+        """`usable_index`: the one to harvest into, as a topic in this state wants it; raises StoreError."""
+        self._topic = topic
+        self._connection = connection
+        self._context = context
+        self._usable_index = usable_index
+        self._wanted = asyncio.Event()
+        self._ready: _Ready | None = None
+
+    def want(self, wanted: bool) -> None:
+        """Whether this bridge is one of those that are to be ready."""
+        if wanted:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
+            self._end("another bridge stands by")
+
+    @property
+    def position(self) -> Position | None:
+        """What was published up to there is in the index, as far as any subscription needs it; None as long as not."""
+        return None if self._ready is None else self._ready.position
+
+    def on_recovered(self) -> None:
+        """The store was opened anew: what was written last may be gone."""
+        self._end("the store was opened anew")
+
+    async def run(self) -> None:
+        """Until cancelled. Raises what nobody thought of."""
+        backoff = self._context.backoff()
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._be_ready(backoff)
+            except EXPECTED as error:
+                log.debug("not ready to take the topic over", topic=self._topic, reason=str(error))
+            await asyncio.sleep(backoff.next_s())
+
+    async def _be_ready(self, backoff: Backoff) -> None:
+        state = await self._context.admin.internal_stats(self._topic)
+        identity = _identity(state)
+        if identity == UNKNOWN:
+            raise AdminError("its owner has not named it yet")  # nothing would tell it from another of its name
+        index = self._usable_index(state)
+        index.identify(identity)
+        ready = self._ready = _Ready(self._topic, self._connection, self._context, index, identity)
+        try:
+            await ready.run(state)
+            backoff.reset()
+        finally:
+            self._ready = None
+            await ready.end()
+
+    def _end(self, reason: str) -> None:
+        if self._ready is not None:
+            self._ready.fail(StoreError(reason))
+
+
+class _Ready:
+    """From one look at the topic until it has to be looked at anew; also what the sync loop makes durable."""
+
+    def __init__(
+        self, topic: str, connection: BrokerConnection, context: BridgeContext, index: TopicIndex, identity: int
+    ) -> None:
+        """`identity`: what the broker calls the topic."""
+        self._topic = topic
+        self._connection = connection
+        self._context = context
+        self._index = index
+        self._identity = identity
+        self._tasks = Tasks(self.fail)
+        self._filling: dict[str, asyncio.Task[None]] = {}
+        self._healing: asyncio.Task[None] | None = None
+        self._followed = False  # the cursors, once at least
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        harvested = index.harvested_position
+        assert harvested is not None
+        limits = context.limits
+        self._harvester = Harvester(
+            topic,
+            index,
+            TailBuffer(harvested, 0, 0),  # what is immediate is of no use here
+            lambda: None,
+            self.fail,
+            self.fail,
+            context.backoff(),
+            limits.intake,
+        )
+        self._gaps = GapFiller(
+            topic,
+            connection,
+            index,
+            context.now_ms,
+            lambda: None,
+            self.fail,
+            SparkRebuild(topic, index, context.spark, limits.refill),
+            context.admin,
+            lambda reading: reading,
+            limits.refill,
+        )
+
+    async def run(self, state: LedgerState) -> None:
+        """Until something ends it, which is raised."""
+        pauses = Backoff(self._context.randbits, (self._context.limits.topics.standby_follow_s,))
+        before = self._index.views()
+        await self._harvester.start(self._connection)
+        log.info("standing by, reading the topic", topic=self._topic, harvested_position=str(self._harvester.position))
+        while True:
+            await self._follow(state, before)
+            self._followed = True
+            await asyncio.wait({self._over}, timeout=pauses.next_s())
+            if self._over.done():
+                self._over.result()
+            await self._harvester.check()
+            # A subscription made while the broker is asked is not in its answer.
+            before = self._index.views()
+            state = await self._context.admin.internal_stats(self._topic)
+
+    @property
+    def position(self) -> Position | None:
+        """See `Standby.position`."""
+        lacks = self._index.damage.is_any or not all(view.covered for view in self._index.views().values())
+        return None if lacks or not self._followed else self._harvester.position
+
+    async def end(self) -> None:
+        """Stop reading; what is known is in the index."""
+        self._harvester.close()
+        await self._tasks.end()
+        with contextlib.suppress(StoreError):
+            self._index.persist_views()
+
+    def fail(self, error: Exception) -> None:
+        """Begin anew, or end by what nobody thought of."""
+        if not self._over.done():
+            self._over.set_exception(error)
+            self._over.exception()  # seen, also when nobody waits any more
+
+    # -- what the sync loop makes durable
+
+    def harvested_unsynced(self) -> Position | None:
+        """Nobody is told how far the disk is."""
+        return None
+
+    def on_synced(self, position: Position | None) -> None:
+        """Nor when."""
+
+    # -- cursors
+
+    async def _follow(self, state: LedgerState, before: dict[str, SubscriptionView]) -> None:
+        """Take over what the broker says of the cursors. Raises AdminError, StoreError, ValueError."""
+        if _identity(state) != self._identity:
+            raise AdminError("it is another topic of this name by now")
+        index, context = self._index, self._context
+        for name in before:
+            if name not in state.subscriptions:
+                index.remove_view(name)
+        for name, cursor in state.cursors.items():
+            # Only the cursors of tracked subscriptions bear a mark.
+            if name in before or history_of(cursor.properties) != UNKNOWN:
+                await self._follow_cursor(name, cursor, state)
+        if index.damage.is_any and (self._healing is None or self._healing.done()):
+            self._healing = self._tasks.spawn(self._gaps.heal())
+        index.persist_views()
+        index.drop_consumed(context.now_ms())
+        if index.has_space_to_reclaim:
+            await asyncio.to_thread(index.reclaim)
+        context.mark_dirty(self)
+
+    async def _follow_cursor(self, name: str, cursor: CursorState, state: LedgerState) -> None:
+        acks = await acks_of(cursor, self._context.limits.dispatch.ack_ranges_slice)
+        view = self._index.view(name)
+        CursorReading.of(view, acks, history_of(cursor.properties), state).give(view)
+        known = self._filling.get(name)
+        if self._gaps.find(view) is not None and (known is None or known.done()):
+            self._filling[name] = self._tasks.spawn(self._gaps.fill(view, Trigger.ownership))
+
+
+def _identity(state: LedgerState) -> int:
+    hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
+    return UNKNOWN if hidden is None else identity_of(hidden.properties)
