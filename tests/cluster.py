@@ -4,6 +4,7 @@ import json
 import os
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,15 @@ SERVICE_URL_VARIABLE = "DELAY_BRIDGE_TEST_SERVICE_URL"
 WEB_URL_VARIABLE = "DELAY_BRIDGE_TEST_WEB_URL"
 DOCKER_VARIABLE = "DELAY_BRIDGE_TEST_DOCKER"
 IMAGE = "apachepulsar/pulsar:4.0.8"
+_INTERCEPTORS = "org.apache.pulsar.common.intercept"
+OPTIONS = {
+    "transactionCoordinatorEnabled": "true",
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    "exposingBrokerEntryMetadataToClientEnabled": "true",
+    "brokerEntryMetadataInterceptors": f"{_INTERCEPTORS}.AppendIndexMetadataInterceptor,"
+    f"{_INTERCEPTORS}.AppendBrokerTimestampMetadataInterceptor",
+}
+"""Of the broker that is shared by tests of what is off by default."""
 _LEAVE_SECONDS = 24 * 3600.0
 
 
@@ -45,6 +55,13 @@ def docker_wanted() -> bool:
 def start_embedded() -> Started:
     # The one that serves all tests runs long enough for the compiler that `tests.conftest` takes from the others.
     pulsar = EmbeddedPulsar(progress=False, memory=f"{DEFAULT_MEMORY} -XX:TieredStopAtLevel=4")
+    pulsar.start()
+    return PulsarCluster(pulsar.service_url, pulsar.web_url), pulsar.stop
+
+
+def start_with_options() -> Started:
+    """A broker with what is off by default: transactions, acks within batches, and what it notes of each entry."""
+    pulsar = EmbeddedPulsar(config=OPTIONS, progress=False)
     pulsar.start()
     return PulsarCluster(pulsar.service_url, pulsar.web_url), pulsar.stop
 
@@ -93,15 +110,15 @@ def healthy(cluster: PulsarCluster) -> bool:
 
 
 class SharedCluster:
-    """One started cluster for all processes of a test run that have `folder` in common.
+    """One started cluster of a name for all processes of a test run that have `folder` in common.
 
     The first process that joins starts it and, when it leaves, waits until the others have left before stopping it.
     """
 
-    def __init__(self, folder: Path, start: Callable[[], Started]) -> None:
-        self._lock = FileLock(folder / "pulsar.lock")
-        self._state = folder / "pulsar.json"
-        self._users = folder / "pulsar-users"
+    def __init__(self, folder: Path, start: Callable[[], Started], name: str = "pulsar") -> None:
+        self._lock = FileLock(folder / f"{name}.lock")
+        self._state = folder / f"{name}.json"
+        self._users = folder / f"{name}-users"
         self._start = start
         self._stop: Callable[[], None] | None = None
 
@@ -118,7 +135,15 @@ class SharedCluster:
 
     def leave(self) -> None:
         """Gives the cluster up; stops it if this process started it and once nobody else uses it."""
+        self.give_up()
+        self.end()
+
+    def give_up(self) -> None:
+        """Uses it no more."""
         (self._users / str(os.getpid())).unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Stops it if this process started it and once nobody else uses it."""
         if self._stop is None:
             return
         try:
@@ -142,3 +167,24 @@ class SharedCluster:
                 return False
             self._state.unlink(missing_ok=True)
             return True
+
+
+class SharedClusters:
+    """The shared clusters that this process has joined."""
+
+    def __init__(self) -> None:
+        self._joined: dict[str, SharedCluster] = {}
+
+    def join(self, folder: Path, name: str, start: Callable[[], Started]) -> PulsarCluster:
+        """See `SharedCluster`. Raises what starting it raises."""
+        return self._joined.setdefault(name, SharedCluster(folder, start, name)).join()
+
+    def leave(self) -> None:
+        """Leaves all of them, whatever becomes of one."""
+        joined, self._joined = list(self._joined.values()), {}
+        # All are given up before one is waited for: two processes may each have started what the other one uses.
+        for each in joined:
+            each.give_up()
+        with ExitStack() as ends:
+            for each in joined:
+                ends.callback(each.end)

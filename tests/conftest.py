@@ -14,7 +14,15 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from bridge.embedded import EmbeddedError, EmbeddedPulsar, ensure_distribution
-from tests.cluster import PulsarCluster, SharedCluster, docker_wanted, given_cluster, start_docker, start_embedded
+from tests.cluster import (
+    PulsarCluster,
+    SharedClusters,
+    Started,
+    docker_wanted,
+    given_cluster,
+    start_docker,
+    start_embedded,
+)
 
 BROKER_TESTS = Path(__file__).parent / "broker"
 BROKER_FIXTURES = {"pulsar", "make_pulsar", "private_pulsar", "two_brokers"}
@@ -29,7 +37,8 @@ settings.load_profile("shared machine")
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 PulsarFactory = Callable[..., EmbeddedPulsar]
-_shared = pytest.StashKey[SharedCluster]()
+ClusterFactory = Callable[[str, Callable[[], Started]], PulsarCluster]
+_shared = pytest.StashKey[SharedClusters]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,19 +71,29 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def pulsar(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PulsarCluster:
-    """One cluster for the whole test run, parallel workers included; use names of your own in it (see `topic`)."""
-    if cluster := given_cluster():
-        return cluster
+def shared_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
+    """Joins the cluster of a name that all parallel workers of the test run share, started if need be."""
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         folder = folder.parent  # common to all workers of this run
-    shared = SharedCluster(folder, start_docker if docker_wanted() else start_embedded)
-    request.config.stash[_shared] = shared
-    try:
-        return shared.join()
-    except EmbeddedError as error:
-        pytest.fail(str(error), pytrace=False)
+    shared = request.config.stash[_shared] = SharedClusters()
+
+    def join(name: str, start: Callable[[], Started]) -> PulsarCluster:
+        try:
+            return shared.join(folder, name, start)
+        except EmbeddedError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    return join
+
+
+@pytest.fixture(scope="session")
+def pulsar(request: pytest.FixtureRequest) -> PulsarCluster:
+    """One cluster for the whole test run, parallel workers included; use names of your own in it (see `topic`)."""
+    if cluster := given_cluster():
+        return cluster
+    join: ClusterFactory = request.getfixturevalue("shared_cluster")
+    return join("pulsar", start_docker if docker_wanted() else start_embedded)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, MessageIdD
 from tests.bridge_process import now_ms
 from tests.helpers import NotInTimeError, wait_until_async
 from tests.raw_client import RawClient, raw_client
-from tests.secured import NAMESPACE, token_of
+from tests.secured import NAMESPACE, TENANT, token_of
 from tests.transactions import begin, connect_coordinator
 
 Told = str | tuple[Any, ...]
@@ -174,7 +174,7 @@ class Asking:
 def plain(value: object, topic: str) -> str:
     """What was said about a topic, less what is different each time."""
     text = str(value).replace(topic.removeprefix("persistent://"), "TOPIC").replace(topic, "TOPIC")
-    text = re.sub(r"acme/orders/t-[0-9a-f]{10}", "ANOTHER", text)
+    text = re.sub(rf"{NAMESPACE}/t-[0-9a-f]{{10}}", "ANOTHER", text)
     text = re.sub(r"\d+:\d+(:-?\d+)*", "POSITION", text)
     text = re.sub(r"\(\d+,\d+\)", "TRANSACTION", text)
     text = re.sub(r"reqId = \d+, |remote address.*|\[id: 0x.*|consumerId: \d+", "", text)
@@ -256,7 +256,7 @@ async def probe(asking: Asking, holder: Holder) -> None:
 
 async def _look_up(asking: Asking, holder: Holder) -> None:
     # Also of what there is not: a topic of another namespace, a namespace and a tenant.
-    other = [f"persistent://{where}/t" for where in ("acme/other", "acme/nowhere", "nobody/nowhere")]
+    other = [f"persistent://{where}/t" for where in (f"{TENANT}/other", f"{TENANT}/nowhere", "nobody/nowhere")]
     for topic, name in [(asking.topic, "topic"), *((each, each) for each in other)]:
         for kind in (BaseCommand.PARTITIONED_METADATA, BaseCommand.LOOKUP):
             await asking.ask(f"{BaseCommand.Type.Name(kind)} {name}", kind, _filled(topic=topic))
@@ -329,7 +329,7 @@ async def _schemas(asking: Asking, holder: Holder) -> None:
 async def _lists(asking: Asking, holder: Holder) -> None:
     # A pattern that one topic alone matches: others come and go.
     pattern = f"{asking.topic}.*"
-    for namespace in (NAMESPACE, "acme/nowhere"):
+    for namespace in (NAMESPACE, f"{TENANT}/nowhere"):
         await asking.ask(
             f"GET_TOPICS_OF_NAMESPACE {namespace}",
             BaseCommand.GET_TOPICS_OF_NAMESPACE,

@@ -1,7 +1,7 @@
 """Roles of every kind at a broker that checks permissions, and topics for them."""
 
-from bridge.embedded import EmbeddedPulsar
 from tests.clients import rest_path
+from tests.cluster import PulsarCluster
 from tests.secured import (
     NAMESPACE,
     TENANT,
@@ -26,7 +26,7 @@ TOKENS: dict[str, str | None] = {
 }
 
 
-def with_roles(broker: EmbeddedPulsar) -> EmbeddedPulsar:
+def with_roles(broker: PulsarCluster) -> PulsarCluster:
     """With more roles than other tests need, and a subscription, `granted`, that one of them alone may use."""
     allow(broker, "both", "produce", "consume")
     status, _ = call(broker.web_url, "PUT", f"namespaces/{OTHER}", "admin", {})
@@ -37,7 +37,7 @@ def with_roles(broker: EmbeddedPulsar) -> EmbeddedPulsar:
     return broker
 
 
-def new_topic(broker: EmbeddedPulsar) -> str:
+def new_topic(broker: PulsarCluster) -> str:
     """One that the role `one-topic` may consume, too."""
     topic = some_topic_of(NAMESPACE)
     done(broker, "PUT", rest_path(topic))

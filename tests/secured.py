@@ -4,18 +4,20 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from bridge.embedded import EmbeddedPulsar
+from tests.bridge_process import Broker
+from tests.cluster import PulsarCluster, Started
 from tests.transactions import TRANSACTIONAL
 
-TENANT = "acme"
+TENANT = f"acme-{os.getpid()}"
+"""Of this process alone: others of the same test run give and take permissions at the same broker."""
 NAMESPACE = f"{TENANT}/orders"
 ROLES = ("admin", "bridge", "tenant-admin", "consumer", "producer", "nobody")
 _SECRET = hashlib.sha256(b"a secret for tests").digest()
@@ -60,15 +62,15 @@ def broker_config() -> dict[str, str]:
     }
 
 
-@contextmanager
-def secured_pulsar() -> Iterator[EmbeddedPulsar]:
-    """Running, with the tenant `acme`, its namespace `acme/orders` and the permissions of the roles there."""
-    with EmbeddedPulsar(config=broker_config(), progress=False, admin_token=token_of("admin")) as broker:
-        set_up_roles(broker)
-        yield broker
+def start_secured() -> Started:
+    """A broker that asks for tokens and checks permissions."""
+    broker = EmbeddedPulsar(config=broker_config(), progress=False, admin_token=token_of("admin"))
+    broker.start()
+    return PulsarCluster(broker.service_url, broker.web_url), broker.stop
 
 
-def set_up_roles(broker: EmbeddedPulsar) -> None:
+def set_up_roles(broker: Broker) -> None:
+    """This process's tenant, its namespace `NAMESPACE` and the permissions of the roles there."""
     clusters = call(broker.web_url, "GET", "clusters", "admin")[1]
     tenant = {"adminRoles": ["tenant-admin"], "allowedClusters": clusters}
     done(broker, "PUT", f"tenants/{TENANT}", tenant)
@@ -81,17 +83,17 @@ def some_topic_of(namespace: str) -> str:
     return f"persistent://{namespace}/t-{uuid.uuid4().hex[:10]}"
 
 
-def allow(broker: EmbeddedPulsar, role: str, *actions: str, where: str = f"namespaces/{NAMESPACE}") -> None:
+def allow(broker: Broker, role: str, *actions: str, where: str = f"namespaces/{NAMESPACE}") -> None:
     """Give a role permissions in a namespace, or on one topic: `where` is the path of either."""
     done(broker, "POST", f"{where}/permissions/{role}", list(actions))
 
 
-def disallow(broker: EmbeddedPulsar, role: str, where: str = f"namespaces/{NAMESPACE}") -> None:
+def disallow(broker: Broker, role: str, where: str = f"namespaces/{NAMESPACE}") -> None:
     """Take all permissions of a role away."""
     done(broker, "DELETE", f"{where}/permissions/{role}")
 
 
-def done(broker: EmbeddedPulsar, method: str, path: str, body: object = None) -> None:
+def done(broker: Broker, method: str, path: str, body: object = None) -> None:
     """A super user's call, which has to succeed."""
     status, said = call(broker.web_url, method, path, "admin", body)
     assert status < 300, said

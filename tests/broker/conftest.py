@@ -1,7 +1,6 @@
 """The bridge in front of the real broker: one for most tests, others to kill or to look into."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,15 @@ import pytest_asyncio
 
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.embedded import EmbeddedError, EmbeddedPulsar
+from bridge.embedded import EmbeddedError
 from tests.bridge_process import BridgeProcess, Broker
 from tests.changed_limits import changed
 from tests.clients import Clients
-from tests.cluster import PulsarCluster
+from tests.cluster import PulsarCluster, start_with_options
+from tests.conftest import ClusterFactory
 from tests.java_tools import Tools
 from tests.raw_client import open_clients
-from tests.secured import secured_pulsar
+from tests.secured import set_up_roles, start_secured
 from tests.two_brokers import TwoBrokers
 
 BridgeFactory = Callable[..., BridgeProcess]
@@ -32,47 +32,38 @@ def bridge(pulsar: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> I
     process.stop()
 
 
-# The others end with the module that asked for them: each takes a gigabyte or more, and jobs of Spark need room too.
+@pytest.fixture(scope="session")
+def secured(shared_cluster: ClusterFactory) -> PulsarCluster:
+    """A broker with authentication and authorization for the whole test run, with a tenant for each of its workers."""
+    broker = shared_cluster("secured", start_secured)
+    set_up_roles(broker)
+    return broker
 
 
-@pytest.fixture(scope="module")
-def secured() -> Iterator[EmbeddedPulsar]:
-    """A broker with authentication and authorization."""
-    with _needed(), secured_pulsar() as broker:
-        yield broker
+@pytest.fixture(scope="session")
+def configured_broker(shared_cluster: ClusterFactory) -> PulsarCluster:
+    """A broker for the whole test run, set up as `OPTIONS` says."""
+    return shared_cluster("configured", start_with_options)
 
 
 @pytest.fixture(scope="module")
 def two_brokers() -> Iterator[TwoBrokers]:
-    """A cluster of two brokers; it takes half a minute."""
-    with _needed(), TwoBrokers() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def configured_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedPulsar]:
-    """A broker of its own for a module, set up as its `BROKER_CONFIG` says."""
-    with _needed(), EmbeddedPulsar(config=request.module.BROKER_CONFIG, progress=False) as broker:
-        yield broker
+    """A cluster of two brokers; it takes half a minute, and a gigabyte or more until the end of the module."""
+    try:
+        with TwoBrokers() as cluster:
+            yield cluster
+    except EmbeddedError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="module")
 def configured_bridge(
-    configured_broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory
+    configured_broker: PulsarCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BridgeProcess]:
     """A bridge in front of it, for all tests of the module."""
     process = BridgeProcess(configured_broker, tmp_path_factory.mktemp("bridge")).start()
     yield process
     process.stop()
-
-
-@contextmanager
-def _needed() -> Iterator[None]:
-    """Tests fail by the message alone if there is no broker."""
-    try:
-        yield
-    except EmbeddedError as error:
-        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from bridge.broker.connection import BrokerError
 from bridge.broker.connection import connect as connect_to_broker
 from bridge.cli import main
 from bridge.config import Settings
-from bridge.embedded import EmbeddedPulsar
 from bridge.limits import Limits
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from spark_jobs.errors import LedgerReadError, NotYet
@@ -32,6 +31,7 @@ from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.connection import connect_to_owner
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import Clients, publish, receive, rest_path, shared
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until, wait_until_async
 from tests.raw_client import raw_client
 from tests.secured import (
@@ -73,7 +73,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 class Scene:
     """A broker that checks, a bridge in front of it, and everything the bridge has answered."""
 
-    def __init__(self, broker: EmbeddedPulsar, bridge: BridgeProcess) -> None:
+    def __init__(self, broker: PulsarCluster, bridge: BridgeProcess) -> None:
         self.broker, self.bridge = broker, bridge
         self.answers: list[str] = []
         self._http = urllib.request.build_opener(_NoRedirects)
@@ -100,7 +100,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(secured: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(secured: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder, token = tmp_path_factory.mktemp("bridge"), token_of("bridge")
     process = BridgeProcess(secured, folder, LIMITS, access="pulsar", broker_token=token).start()
     yield Scene(secured, process)

@@ -4,17 +4,11 @@ import asyncio
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.frames import BROKER_ENTRY_METADATA_MAGIC
 from tests.bridge_process import BridgeProcess, now_ms
+from tests.cluster import PulsarCluster
 from tests.raw_client import RawClient, raw_client
 
-INTERCEPTORS = "org.apache.pulsar.common.intercept"
-BROKER_CONFIG = {
-    "exposingBrokerEntryMetadataToClientEnabled": "true",
-    "brokerEntryMetadataInterceptors": f"{INTERCEPTORS}.AppendIndexMetadataInterceptor,"
-    f"{INTERCEPTORS}.AppendBrokerTimestampMetadataInterceptor",
-}
 COUNT = 5
 
 
@@ -38,7 +32,7 @@ async def entries(client: RawClient, count: int) -> dict[tuple[int, int], bytes]
 
 @pytest.mark.parametrize("knows", [True, False], ids=["knows of it", "does not"])
 async def test_shown_as_by_the_broker(
-    configured_broker: EmbeddedPulsar, configured_bridge: BridgeProcess, topic: str, knows: bool
+    configured_broker: PulsarCluster, configured_bridge: BridgeProcess, topic: str, knows: bool
 ) -> None:
     """Immediate entries, delayed ones, and both once more, when they are read again."""
     url = configured_bridge.service_url

@@ -6,7 +6,6 @@ from typing import Any
 import aiohttp
 
 from bridge.app import Bridge
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.broker.conftest import InProcessFactory
@@ -106,7 +105,7 @@ async def test_bridges_with_one_secret_follow_each_other_and_no_other(
 
 
 async def test_the_role_that_the_broker_knows_is_proof_without_a_secret(
-    secured: EmbeddedPulsar, bridge_here: InProcessFactory
+    secured: PulsarCluster, bridge_here: InProcessFactory
 ) -> None:
     """Bridges of one role follow each other out of the box; who may only consume is not followed."""
     topic = f"persistent://{NAMESPACE}/roles"
@@ -130,7 +129,7 @@ async def test_the_role_that_the_broker_knows_is_proof_without_a_secret(
 
 
 async def test_the_broker_itself_can_be_told_who_may_stand(
-    secured: EmbeddedPulsar, bridge_here: InProcessFactory
+    secured: PulsarCluster, bridge_here: InProcessFactory
 ) -> None:
     """As the documentation recommends: then nobody else gets as far as to be elected."""
     namespace = f"{TENANT}/granted"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.ports import free_ports
 from tests.authority import Authority
 from tests.bridge_process import BridgeProcess
@@ -105,7 +104,7 @@ def secure_url(pulsar: PulsarCluster, authority: Authority, tmp_path_factory: py
 
 
 @pytest.fixture(scope="module")
-def token_bridge(secured: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+def token_bridge(secured: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
     """Before the broker that asks for tokens."""
     folder = tmp_path_factory.mktemp("bridge")
     process = BridgeProcess(secured, folder, access="pulsar", broker_token=token_of("bridge")).start()
@@ -178,7 +177,7 @@ def test_over_tls(
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("client", clients())
 def test_with_tokens(
-    secured: EmbeddedPulsar, token_bridge: BridgeProcess, programs: Programs, client: str, type_: str
+    secured: PulsarCluster, token_bridge: BridgeProcess, programs: Programs, client: str, type_: str
 ) -> None:
     allow(secured, "client", "produce", "consume")
     token = token_of("client")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.broker.conftest import InProcessFactory
 from tests.cluster import PulsarCluster
@@ -30,7 +29,7 @@ class Scene(NamedTuple):
 
 
 @pytest_asyncio.fixture
-async def scene(bridge_here: InProcessFactory, secured: EmbeddedPulsar) -> AsyncIterator[Scene]:
+async def scene(bridge_here: InProcessFactory, secured: PulsarCluster) -> AsyncIterator[Scene]:
     topics = [some_topic_of(NAMESPACE) for _ in range(3)]
     homes: dict[str, str] = {}
     async with (

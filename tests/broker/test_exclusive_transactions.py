@@ -4,18 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import CommandSubscribe
 from tests.bridge_process import BridgeProcess, now_ms
+from tests.cluster import PulsarCluster
 from tests.raw_client import raw_client
 from tests.single_active import NAMES, TYPES, ack_up_to, acked_up_to, join, places, publish_all, silent
-from tests.transactions import TRANSACTIONAL, Place, abort, begin, commit, connect_coordinator
-
-BROKER_CONFIG = TRANSACTIONAL
+from tests.transactions import Place, abort, begin, commit, connect_coordinator
 
 
 @pytest.fixture(scope="module")
-def delaying(configured_broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+def delaying(configured_broker: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
     folder = tmp_path_factory.mktemp("delaying")
     process = BridgeProcess(configured_broker, folder, delays_on_exclusive="public/default").start()
     yield process
@@ -23,7 +21,7 @@ def delaying(configured_broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(params=["broker", "bridge"])
-def url(request: pytest.FixtureRequest, configured_broker: EmbeddedPulsar) -> str:
+def url(request: pytest.FixtureRequest, configured_broker: PulsarCluster) -> str:
     """Where clients connect to: what passes at the one must pass at the other."""
     if request.param == "broker":
         return configured_broker.service_url
@@ -36,7 +34,7 @@ def kind(request: pytest.FixtureRequest) -> CommandSubscribe.SubType:
 
 
 async def test_committed(
-    url: str, configured_broker: EmbeddedPulsar, kind: CommandSubscribe.SubType, topic: str
+    url: str, configured_broker: PulsarCluster, kind: CommandSubscribe.SubType, topic: str
 ) -> None:
     client = await raw_client(url)
     await connect_coordinator(client)
@@ -53,7 +51,7 @@ async def test_committed(
     await silent(client)
 
 
-async def test_aborted(url: str, configured_broker: EmbeddedPulsar, kind: CommandSubscribe.SubType, topic: str) -> None:
+async def test_aborted(url: str, configured_broker: PulsarCluster, kind: CommandSubscribe.SubType, topic: str) -> None:
     client = await raw_client(url)
     await connect_coordinator(client)
     await join(client, topic, kind)
@@ -71,7 +69,7 @@ async def test_aborted(url: str, configured_broker: EmbeddedPulsar, kind: Comman
 
 
 async def test_what_waits_is_not_acked(
-    delaying: BridgeProcess, configured_broker: EmbeddedPulsar, kind: CommandSubscribe.SubType, topic: str
+    delaying: BridgeProcess, configured_broker: PulsarCluster, kind: CommandSubscribe.SubType, topic: str
 ) -> None:
     client = await raw_client(delaying.service_url)
     await connect_coordinator(client)

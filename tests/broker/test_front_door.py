@@ -13,12 +13,12 @@ from typing import Any
 import pulsar as official
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, Broker, now_ms
 from tests.clients import Clients, admin, drain, publish, receive, rest_path, shared, texts
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until
 from tests.java_tools import Tools
-from tests.secured import NAMESPACE, ROLES, forged_token_of, some_topic_of, token_of
+from tests.secured import NAMESPACE, ROLES, TENANT, forged_token_of, some_topic_of, token_of
 from tests.two_brokers import TwoBrokers
 
 
@@ -152,8 +152,8 @@ def test_names_that_are_escaped(door: BridgeProcess, pulsar: Broker, name: str) 
 
 CALLS = (
     ("GET", "/admin/v2/tenants", None),
-    ("GET", "/admin/v2/tenants/acme", None),
-    ("PUT", "/admin/v2/tenants/other", {"adminRoles": [], "allowedClusters": ["standalone"]}),
+    ("GET", f"/admin/v2/tenants/{TENANT}", None),
+    ("PUT", f"/admin/v2/tenants/{TENANT}-other", {"adminRoles": [], "allowedClusters": ["standalone"]}),
     ("GET", "/admin/v2/brokers/version", None),
     ("GET", "/admin/v2/brokers/configuration/runtime", None),
     ("GET", f"/admin/v2/namespaces/{NAMESPACE}", None),
@@ -174,7 +174,7 @@ CALLS = (
 )
 
 
-def test_everybody_may_what_he_may_at_the_broker(secured: EmbeddedPulsar, tmp_path: Path) -> None:
+def test_everybody_may_what_he_may_at_the_broker(secured: PulsarCluster, tmp_path: Path) -> None:
     """Though the bridge's own token is a super user's. Each role has a topic of its own in front and one behind."""
     bridge = BridgeProcess(secured, tmp_path, broker_token=token_of("admin"), front_door="all").start()
     try:
@@ -188,14 +188,15 @@ def test_everybody_may_what_he_may_at_the_broker(secured: EmbeddedPulsar, tmp_pa
                     (method, path, ask(where + path.format(topic=topic), method, token, body)[0])
                     for method, path, body in CALLS
                 ]
-                ask(f"{secured.web_url}/admin/v2/tenants/other", "DELETE", token_of("admin"))
+                ask(f"{secured.web_url}/admin/v2/tenants/{TENANT}-other", "DELETE", token_of("admin"))
             assert found[bridge.web_url] == found[secured.web_url], who
         assert token_of("admin") not in bridge.log()
     finally:
         bridge.stop()
+        ask(f"{secured.web_url}/admin/v2/namespaces/{NAMESPACE}/messageTTL", "DELETE", token_of("admin"))
 
 
-def test_clients_by_http_with_tokens(secured: EmbeddedPulsar, tmp_path: Path, clients: Clients) -> None:
+def test_clients_by_http_with_tokens(secured: PulsarCluster, tmp_path: Path, clients: Clients) -> None:
     """The lookup is asked with the client's token."""
     bridge = BridgeProcess(secured, tmp_path, broker_token=token_of("bridge")).start()
     try:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import rest_path
+from tests.cluster import PulsarCluster
 from tests.helpers import NotInTimeError, wait_until_async
 from tests.raw_client import RawClient, raw_client
 from tests.secured import NAMESPACE, allow, call, disallow, done, forged_token_of, some_topic_of, token_of
@@ -26,7 +26,7 @@ SHORT_S = 3
 
 
 @pytest.fixture(scope="module")
-def door(secured: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+def door(secured: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
     """A bridge whose own role may do all, and which dispatches subscriptions of every type."""
     folder, token = tmp_path_factory.mktemp("taken"), token_of("admin")
     process = BridgeProcess(secured, folder, broker_token=token, delays_on_exclusive=NAMESPACE).start()
@@ -149,7 +149,7 @@ KINDS = CommandSubscribe.SubType.values()
 @pytest.mark.parametrize("kind", KINDS, ids=CommandSubscribe.SubType.Name)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_permission_taken_away(
-    secured: EmbeddedPulsar, door: BridgeProcess, way: str, kind: CommandSubscribe.SubType
+    secured: PulsarCluster, door: BridgeProcess, way: str, kind: CommandSubscribe.SubType
 ) -> None:
     """The broker closes the consumer by itself, within tenths of a second."""
     urls = (secured.service_url, door.service_url)
@@ -193,7 +193,7 @@ class Flood:
 @pytest.mark.parametrize("what", ["a permission", "a token"])
 @pytest.mark.parametrize("where", ["broker", "bridge"])
 async def test_who_does_not_read_while_it_ends(
-    secured: EmbeddedPulsar, door: BridgeProcess, where: str, what: str
+    secured: PulsarCluster, door: BridgeProcess, where: str, what: str
 ) -> None:
     """What the broker says of it waits behind what the client does not read; nothing new goes out before."""
     url = door.service_url if where == "bridge" else secured.service_url
@@ -240,7 +240,7 @@ def payloads(client: RawClient) -> set[bytes]:
 
 
 @pytest.mark.parametrize("how", ["restart", "takeover"])
-async def test_taken_away_while_no_bridge_is_there(secured: EmbeddedPulsar, tmp_path: Path, how: str) -> None:
+async def test_taken_away_while_no_bridge_is_there(secured: PulsarCluster, tmp_path: Path, how: str) -> None:
     """What a bridge knows of messages is nobody's permission: who comes back is asked about anew."""
     topic, role = some_topic_of(NAMESPACE), some_role()
     await asyncio.to_thread(done, secured, "PUT", rest_path(topic))
@@ -311,7 +311,7 @@ async def token_that_ends(broker: Any, url: str, what: str) -> float:
     return lasted
 
 
-async def test_tokens_that_end(secured: EmbeddedPulsar, door: BridgeProcess) -> None:
+async def test_tokens_that_end(secured: PulsarCluster, door: BridgeProcess) -> None:
     """Whatever the client makes of the broker's question."""
     urls = (secured.service_url, door.service_url)
     allow(secured, "both", "produce", "consume")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.bridge_process import BridgeProcess
+from tests.cluster import PulsarCluster
 from tests.raw_client import raw_client
 from tests.role_probes import Asking, Differences, Holder, Told, differences, probe, probe_connection
 from tests.roles import TOKENS, new_topic, with_roles
@@ -21,12 +21,12 @@ SUCCESS: Told = ("SUCCESS", ())
 
 
 @pytest.fixture(scope="module")
-def broker(secured: EmbeddedPulsar) -> EmbeddedPulsar:
+def broker(secured: PulsarCluster) -> PulsarCluster:
     return with_roles(secured)
 
 
 @pytest.fixture(scope="module")
-def door(broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+def door(broker: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
     """A bridge whose own role may do all: whatever it gives away by mistake, it has."""
     folder = tmp_path_factory.mktemp("roles")
     process = BridgeProcess(broker, folder, broker_token=token_of("admin"), front_door="all", access="pulsar").start()
@@ -48,7 +48,7 @@ async def what_a_role_gets(url: str, topic: str, state: str, connect: dict[str, 
 
 
 @pytest.mark.parametrize("role", TOKENS)
-async def test_every_command(broker: EmbeddedPulsar, door: BridgeProcess, role: str) -> None:
+async def test_every_command(broker: PulsarCluster, door: BridgeProcess, role: str) -> None:
     """At topics that nobody has consumed, whose messages the bridge has, and that another role is consuming."""
     connect = credentials(TOKENS[role])
     topics = [await asyncio.to_thread(new_topic, broker) for _ in range(2 * len(STATES))]
@@ -122,7 +122,7 @@ ENDED: dict[str, list[BaseCommand]] = {
 
 
 @pytest.mark.parametrize("how", CONNECTIONS)
-async def test_who_is_let_in(broker: EmbeddedPulsar, door: BridgeProcess, how: str) -> None:
+async def test_who_is_let_in(broker: PulsarCluster, door: BridgeProcess, how: str) -> None:
     """However a connection begins, and whatever is said of credentials later."""
     found = []
     for url in (broker.service_url, door.service_url):
@@ -136,7 +136,7 @@ async def test_who_is_let_in(broker: EmbeddedPulsar, door: BridgeProcess, how: s
 
 
 @pytest.mark.parametrize("how", ENDED)
-async def test_what_ends_a_connection(broker: EmbeddedPulsar, door: BridgeProcess, how: str) -> None:
+async def test_what_ends_a_connection(broker: PulsarCluster, door: BridgeProcess, how: str) -> None:
     for url in (broker.service_url, door.service_url):
         client = await raw_client(url, handshake=False)
         first, *others = ENDED[how]

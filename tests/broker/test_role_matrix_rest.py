@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.embedded import EmbeddedPulsar
 from tests.bridge_process import BridgeProcess
 from tests.clients import rest_path
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tests.role_probes import LATER, NOW, Holder, plain
 from tests.roles import TOKENS, new_topic, with_roles
@@ -96,12 +96,12 @@ KNOWN = TOKENS.keys() - {"no token", "forged", "expired", "nonsense"}
 
 
 @pytest.fixture(scope="module")
-def broker(secured: EmbeddedPulsar) -> EmbeddedPulsar:
+def broker(secured: PulsarCluster) -> PulsarCluster:
     return with_roles(secured)
 
 
 @pytest.fixture(scope="module")
-def door(broker: EmbeddedPulsar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
+def door(broker: PulsarCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BridgeProcess]:
     """A bridge whose own role may do all: whatever it gives away by mistake, it has."""
     folder, token = tmp_path_factory.mktemp("roles"), token_of("admin")
     process = BridgeProcess(broker, folder, broker_token=token, front_door="all", access="pulsar").start()
@@ -121,7 +121,7 @@ async def told(web_url: str, topic: str, token: str | None) -> list[tuple[str, s
 
 
 @pytest.mark.parametrize("role", TOKENS)
-async def test_every_call(broker: EmbeddedPulsar, door: BridgeProcess, role: str) -> None:
+async def test_every_call(broker: PulsarCluster, door: BridgeProcess, role: str) -> None:
     """At a topic that another role is consuming."""
 
     async def at(service_url: str, web_url: str) -> list[tuple[str, str, int, str]]:
@@ -167,7 +167,7 @@ ABOUT_ALL = ("/admin/v2/delayed/overview", "/admin/v2/delayed/topics", "/admin/v
 PUBLIC = ("/healthz", "/readyz", "/status.html", "/login")
 
 
-async def test_what_the_bridge_itself_knows(broker: EmbeddedPulsar, door: BridgeProcess) -> None:
+async def test_what_the_bridge_itself_knows(broker: PulsarCluster, door: BridgeProcess) -> None:
     """Who may do least comes first: what is refused to him is there for the next."""
     topic, holder = await asyncio.to_thread(new_topic, broker), Holder("held")
     await holder.prepare(door.service_url, topic)
@@ -215,7 +215,7 @@ async def test_what_the_bridge_itself_knows(broker: EmbeddedPulsar, door: Bridge
 
 
 @pytest.mark.parametrize("what", ["a permission", "a token"])
-async def test_who_may_no_more_reads_no_payload(broker: EmbeddedPulsar, door: BridgeProcess, what: str) -> None:
+async def test_who_may_no_more_reads_no_payload(broker: PulsarCluster, door: BridgeProcess, what: str) -> None:
     """Some seconds later, with the limits as they are."""
     topic, holder = await asyncio.to_thread(new_topic, broker), Holder("held")
     await holder.prepare(door.service_url, topic)

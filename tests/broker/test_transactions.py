@@ -9,14 +9,13 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
-from bridge.embedded import EmbeddedPulsar
 from bridge.protocol.pulsar_pb2 import BaseCommand
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.clients import QUIET_MS, admin, rest_path
+from tests.cluster import PulsarCluster
 from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, RawMessage, raw_client
 from tests.transactions import (
-    TRANSACTIONAL,
     Place,
     abort,
     ack_in,
@@ -27,7 +26,6 @@ from tests.transactions import (
     produce_in,
 )
 
-BROKER_CONFIG = TRANSACTIONAL
 COUNT = 6
 BATCH = 4
 EVERYTHING = 100
@@ -37,7 +35,7 @@ Connect = Callable[[], Awaitable[RawClient]]
 
 
 @pytest.fixture(params=["broker", "bridge"])
-def url(request: pytest.FixtureRequest, configured_broker: EmbeddedPulsar) -> str:
+def url(request: pytest.FixtureRequest, configured_broker: PulsarCluster) -> str:
     """Where the clients connect to."""
     if request.param == "broker":
         return configured_broker.service_url
@@ -94,7 +92,7 @@ async def join(url: str, topic: str, consumer_id: int = 2) -> RawClient:
     return client
 
 
-def acked(broker: EmbeddedPulsar, topic: str) -> str:
+def acked(broker: PulsarCluster, topic: str) -> str:
     """What the cursor has beyond its mark-delete position."""
     cursor = admin(broker, "GET", f"{rest_path(topic)}/internalStats")["cursors"]["s"]
     return str(cursor["individuallyDeletedMessages"])
@@ -123,7 +121,7 @@ async def test_what_is_pending_is_nobodys_and_comes_again_on_abort(setting: Sett
     await other.close()
 
 
-async def test_committed_is_acked(setting: Setting, url: str, configured_broker: EmbeddedPulsar) -> None:
+async def test_committed_is_acked(setting: Setting, url: str, configured_broker: PulsarCluster) -> None:
     """For good: it does not come again when whoever acked it leaves."""
     topic, client, places = setting
     transaction = await begin(client, topic)
@@ -141,7 +139,7 @@ async def test_committed_is_acked(setting: Setting, url: str, configured_broker:
     await other.close()
 
 
-async def test_all_that_is_left_is_acked_in_one(setting: Setting, url: str, configured_broker: EmbeddedPulsar) -> None:
+async def test_all_that_is_left_is_acked_in_one(setting: Setting, url: str, configured_broker: PulsarCluster) -> None:
     topic, client, places = setting
     transaction = await begin(client, topic)
     for place in places:
@@ -165,7 +163,7 @@ async def test_without_an_end_it_times_out(setting: Setting) -> None:
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
 async def test_ended_by_somebody_elsewhere(
-    setting: Setting, configured_broker: EmbeddedPulsar, url: str, committed: bool
+    setting: Setting, configured_broker: PulsarCluster, url: str, committed: bool
 ) -> None:
     """Who takes part in a transaction need not be connected where it ends."""
     topic, client, places = setting
@@ -189,7 +187,7 @@ async def test_ended_by_somebody_elsewhere(
 
 
 async def test_an_ack_that_is_refused_changes_nothing(
-    setting: Setting, url: str, configured_broker: EmbeddedPulsar
+    setting: Setting, url: str, configured_broker: PulsarCluster
 ) -> None:
     """Of another transaction, together with what could be acked: none of it is.
 
@@ -264,7 +262,7 @@ async def test_parts_of_a_batch(url: str, topic: str) -> None:
     await client.close()
 
 
-async def test_a_batch_acked_message_by_message(url: str, topic: str, configured_broker: EmbeddedPulsar) -> None:
+async def test_a_batch_acked_message_by_message(url: str, topic: str, configured_broker: PulsarCluster) -> None:
     client = await raw_client(url)
     await connect_coordinator(client)
     _, _, places = await set_up(client, topic, messages=BATCH)
@@ -302,7 +300,7 @@ async def test_pending_across_a_seek(setting: Setting) -> None:
     assert [each.position for each in await receive(client, 2)] == places[1:3]
 
 
-async def test_pending_across_an_unload(setting: Setting, configured_broker: EmbeddedPulsar) -> None:
+async def test_pending_across_an_unload(setting: Setting, configured_broker: PulsarCluster) -> None:
     topic, client, places = setting
     given_up, done = await begin(client, topic), await begin(client, topic)
     assert not await ack_in(client, given_up, *places[1:3])
@@ -325,7 +323,7 @@ async def test_pending_across_an_unload(setting: Setting, configured_broker: Emb
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
 async def test_pending_while_the_bridge_is_another(
-    configured_broker: EmbeddedPulsar, tmp_path: Path, topic: str, committed: bool
+    configured_broker: PulsarCluster, tmp_path: Path, topic: str, committed: bool
 ) -> None:
     """One that has lost all it knew asks the broker, and keeps what is pending until the transaction ends."""
     first = BridgeProcess(configured_broker, tmp_path / "first").start()

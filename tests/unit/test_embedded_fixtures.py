@@ -33,6 +33,25 @@ wait_until(lambda: len(list(folder.glob("joined-*"))) == workers, timeout=30)
 note("leave")
 shared.leave()
 """
+CROSSED = """
+import sys
+from pathlib import Path
+from tests.cluster import PulsarCluster, SharedClusters
+from tests.helpers import wait_until
+folder, own, other = Path(sys.argv[1]), *sys.argv[2:]
+def start():
+    return PulsarCluster("pulsar://x", "http://x"), stop
+def stop():
+    with (folder / "events").open("a") as events:
+        events.write(f"stop-{own} ")
+shared = SharedClusters()
+shared.join(folder, own, start)
+wait_until((folder / f"{other}.json").exists, timeout=30)
+shared.join(folder, other, lambda: sys.exit("it runs already"))
+(folder / f"joined-{own}").touch()
+wait_until(lambda: len(list(folder.glob("joined-*"))) == 2, timeout=30)
+shared.leave()
+"""
 
 
 @pytest.fixture
@@ -95,6 +114,18 @@ def test_a_cluster_of_a_crashed_worker_is_replaced(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", WORKER, str(tmp_path), "1"], check=True, timeout=30)
     assert (tmp_path / "events").read_text().split() == ["start", "leave", "stop"]
     assert not (tmp_path / "pulsar.json").exists()
+
+
+def test_processes_that_each_started_a_cluster_of_the_other_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    workers = [
+        subprocess.Popen([sys.executable, "-c", CROSSED, str(tmp_path), *names]) for names in (("a", "b"), ("b", "a"))
+    ]
+    try:
+        assert [worker.wait(60) for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert sorted((tmp_path / "events").read_text().split()) == ["stop-a", "stop-b"]
 
 
 def test_given_cluster_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
