@@ -1,23 +1,27 @@
 """A bridge in a child process: for clients that block, and for tests that kill it."""
 
 import json
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
 from bridge.protocol.names import TopicName
 from tests.described import assert_described
 from tests.helpers import wait_until
+from tests.run_bridge import run_child
 
-ROOT = Path(__file__).parent.parent
+_STARTED_S = 30.0
+# Hundreds of bridges are started, and most of that would be imports: they are forked from a process that has them.
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["tests.run_bridge"])
 
 
 class Broker(Protocol):
@@ -46,7 +50,8 @@ class BridgeProcess:
             "advertised_address": "127.0.0.1",
             **settings,
         }
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: ForkServerProcess | None = None
+        self._line: Connection[Any, Any] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -60,39 +65,36 @@ class BridgeProcess:
     @property
     def pid(self) -> int:
         assert self._child is not None
+        assert self._child.pid is not None
         return self._child.pid
 
     @property
     def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return self._child is not None and self._child.is_alive()
 
     def start(self, *, ready: bool = True) -> "BridgeProcess":
         """Returns when it listens and, with `ready`, says that it serves."""
         settings = {**self._settings, "port": self.port, "web_port": self.web_port}
-        arguments = json.dumps({"settings": settings, "limits": self._limits})
-        with self.log_file.open("ab") as log:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "tests.run_bridge", arguments],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+        self._line, theirs = _forks.Pipe()
+        with theirs:
+            arguments = (settings, self._limits, dict(os.environ), self.log_file, theirs)
+            self._child = _forks.Process(target=run_child, args=arguments)
+            self._child.start()
         self.port, self.web_port = self._listening()
         if ready:
-            wait_until(lambda: self.ready()[0] == 200, "bridge ready", timeout=30)
+            wait_until(lambda: self.ready()[0] == 200, "bridge ready", timeout=_STARTED_S)
         return self
 
     def _listening(self) -> tuple[int, int]:
-        assert self._child is not None
-        assert self._child.stdout is not None
-        readable, _, _ = select.select([self._child.stdout], [], [], 30)
-        line = self._child.stdout.readline() if readable else b""
-        if not line.startswith(b"ready "):
-            self.kill()
-            raise AssertionError(f"the bridge did not start: {line!r}\n{self.log()[-4000:]}")
-        port, web_port = line.split()[1:]
-        return int(port), int(web_port)
+        assert self._line is not None
+        try:
+            if self._line.poll(_STARTED_S):
+                port, web_port = self._line.recv()
+                return port, web_port
+        except EOFError:
+            pass
+        self.kill()
+        raise AssertionError(f"the bridge did not start:\n{self.log()[-4000:]}")
 
     def ready(self) -> tuple[int, dict[str, Any]]:
         """Status and body of /readyz."""
@@ -146,20 +148,19 @@ class BridgeProcess:
 
     def _end(self, sign: signal.Signals) -> None:
         child, self._child = self._child, None
-        if child is None:
+        line, self._line = self._line, None
+        if child is None or line is None:
             return
-        if child.poll() is None:
+        if child.is_alive() and child.pid is not None:
             os.kill(child.pid, sign)
-        try:
-            child.wait(timeout=30)
-        except subprocess.TimeoutExpired:
+        child.join(30)
+        stopped = not child.is_alive()
+        if not stopped:
             child.kill()
-            child.wait()
-            raise AssertionError(f"the bridge did not stop:\n{self.log()[-4000:]}") from None
-        finally:
-            for pipe in (child.stdin, child.stdout):
-                assert pipe is not None
-                pipe.close()
+            child.join()
+        child.close()
+        line.close()
+        assert stopped, f"the bridge did not stop:\n{self.log()[-4000:]}"
 
     def log(self) -> str:
         """Everything it logged so far."""
