@@ -1,6 +1,7 @@
 """A standalone Spark cluster of this machine, started from the installed pyspark: a master and workers."""
 
 import json
+import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class StandaloneSpark:
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
             "PYTHONPATH": str(ROOT),
         }
+        environment |= {name: os.environ[name] for name in ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS") if name in os.environ}
         command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, "--host", HOST, *arguments]
         child = ChildProcess(command, find_java().environment(environment), self._folder / f"{name}.log")
         self._children.append(child)
