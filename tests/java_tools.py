@@ -21,8 +21,9 @@ class Tools:
     def start(self, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         output = self._folder / f"{name}-{len(self._running)}.log"
         memory = "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1"  # they live for seconds: nothing that compiles for long
-        environment = {**os.environ, "PULSAR_MEM": memory, "PULSAR_LOG_DIR": str(self._folder)}
-        environment.pop("JAVA_TOOL_OPTIONS", None)  # of which Java tells, where the tool's answer is looked for
+        own = {"PULSAR_MEM": memory, "PULSAR_GC": "-XX:+UseSerialGC", "PULSAR_LOG_DIR": str(self._folder)}
+        told = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")  # of which Java tells, where the tool's answer is looked for
+        environment = {name: value for name, value in os.environ.items() if name not in told} | own
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [str(self._home / "bin" / name), *arguments],
