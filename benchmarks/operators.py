@@ -98,7 +98,7 @@ def make_topics(store: Store, files: Path, size: int, now_ms: int) -> list[Track
         name = BIG if number == 0 else f"persistent://public/default/small-{number}"
         topic = TrackedTopic(name, context)
         topic.role, topic.owner = "owner", "pulsar://here:6650"
-        index = topic.index = TopicIndex(store, name, partition_width_ms=index_data.WIDTH_MS)
+        index = topic.kept.index = TopicIndex(store, name, partition_width_ms=index_data.WIDTH_MS)
         if number == 0:
             index.start_at(Spread(size).last_position())
             BulkLoad(index.bulk, files).load_all()

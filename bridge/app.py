@@ -14,6 +14,8 @@ from bridge.config import LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
+from bridge.members.balance import Balance
+from bridge.members.directory import Directory
 from bridge.net.certificates import CertificateError, ServerCertificate
 from bridge.net.failures import Failures
 from bridge.net.limited_log import LimitedLog
@@ -52,6 +54,7 @@ class Bridge:
         self._store: Store | None = None
         self._pool: BrokerPool | None = None
         self._admin: AdminClient | None = None
+        self._directory: Directory | None = None
         self._runner: web.AppRunner | None = None
         self.certificate: ServerCertificate | None = None
         self._web_tls: TlsListener | None = None
@@ -73,6 +76,11 @@ class Bridge:
     def gateway(self) -> Gateway | None:
         """The side that clients see; None while it starts."""
         return None if self._core is None else self._core.gateway
+
+    @property
+    def balance(self) -> Balance | None:
+        """What this bridge knows of the others; None while it starts, and where it is to know nothing."""
+        return None if self._core is None else self._core.balance
 
     @property
     def exposed(self) -> str | None:
@@ -173,7 +181,8 @@ class Bridge:
             own = self.advertised_urls
             urls = own.name, lambda: self.advertised_web_url
             shared = self.settings, self.limits, store, admin, pool
-            self._core = Core(*shared, urls, Machine(), self.failures, own.tls, self.trusted)
+            self._directory = Directory(self.settings, self.trusted, self.limits.members)
+            self._core = Core(*shared, urls, Machine(), self.failures, own.tls, self.trusted, self._directory.ask)
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             await self._start_web()
             bound.pop_all()
@@ -201,6 +210,8 @@ class Bridge:
         self._stopping = True
         if self._core is not None:
             await self._core.stop()
+        if self._directory is not None:
+            await self._directory.close()
         if self._pool is not None:
             await self._pool.close()
         if self._admin is not None:

@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from bridge.net.certificates import CertificateError, TlsFiles, server_context
 from bridge.net.trust import TrustedServers
 from bridge.notation.quantities import parse_duration_ms, parse_size
+from bridge.protocol.names import TopicName
 from bridge.protocol.service_url import parse_service_url
 
 ENV_PREFIX = "DELAY_BRIDGE_"
@@ -136,6 +137,11 @@ class Settings(BaseSettings):
         description="URLs that other bridges may have, service URLs and web URL, separated by blanks, `*` for a part "
         "between dots; by default any",
     )
+    members_topic: str = Field(
+        default="persistent://public/default/__delay-bridge-members",
+        description="an empty topic on which the bridges of a cluster find each other, the same for all of them; the "
+        "bridge's role has to be allowed to consume from it. `off`: each knows only who serves the same topics",
+    )
     standby_count: int = Field(
         default=1,
         ge=0,
@@ -200,6 +206,11 @@ class Settings(BaseSettings):
         if given and not re.match(r"https?://[^/]+", value):
             raise ValueError(f"not a web URL: {value!r} (expected http://host:port)")
         return value.rstrip("/")
+
+    @field_validator("members_topic")
+    @classmethod
+    def _members_topic(cls, value: str) -> str:
+        return "off" if value in ("", "off") else str(TopicName.parse(value))
 
     @field_validator("spark_conf")
     @classmethod

@@ -14,6 +14,8 @@ from bridge.config import Settings
 from bridge.gateway.client_commands import Tracking
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
+from bridge.members.balance import Ask, Balance
+from bridge.members.membership import Membership
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.net.tls_listener import TlsPort
@@ -47,10 +49,12 @@ class Core:
         failures: Failures | None = None,
         tls_url: str | None = None,
         trusted: TrustedServers | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """`urls`: where clients are told to connect, and where others find REST, known once it listens.
 
-        `tls_url`: where clients are told to connect that came by TLS; `trusted`: what brokers with it are checked by.
+        `tls_url`: where clients are told to connect that came by TLS; `trusted`: what brokers with it are checked by;
+        `ask`: what another bridge owns, None to know nothing of the others but who stands for the same topics.
         """
         self.failures = Failures() if failures is None else failures
         self.readiness = Readiness(self.failures, limits.connections)
@@ -88,20 +92,27 @@ class Core:
             trusted,
             Tracking(settings.delays_on_exclusive.split()),
         )
-        self._watch: asyncio.Task[None] | None = None
+        self.balance: Balance | None = None
+        """What this bridge knows of the others."""
+        if settings.members_topic != "off" and ask is not None:
+            self.balance = Balance(Membership(settings.members_topic, context), self.topics, ask, context)
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, listening: socket.socket | None, tls: TlsPort | None = None) -> None:
         """Serve clients on a bound socket, one for TLS or both; go on with every topic that the store knows."""
         await self.gateway.start(listening, tls)
         self.topics.resume()
-        self._watch = asyncio.get_running_loop().create_task(self.readiness.watch(self._pool, self._admin))
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self.readiness.watch(self._pool, self._admin)))
+        if self.balance is not None:
+            self._tasks.append(loop.create_task(self.balance.run()))
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then every connection closed."""
         self.readiness.stop()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.gateway.stop_listening()
         await self.topics.close()
         await self.gateway.close()

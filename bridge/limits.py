@@ -248,6 +248,20 @@ class TopicLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLimits:
+    """Bridges among each other."""
+
+    look_s: float = 4.0
+    """How often a bridge looks who else is there and what they own, between half of it and all."""
+    answer_s: float = 3.0
+    """So long another bridge may take to say what it owns."""
+    orphan_after_s: float = 5.0
+    """A topic partition that nobody owns for so long is served by whoever remembers it."""
+    moves_at_once: int = 3
+    """Topic partitions that a bridge takes over from others after one look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefillLimits:
     """Gaps, rebuilds and audits."""
 
@@ -401,6 +415,7 @@ class Limits:
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)
+    members: MemberLimits = field(default_factory=MemberLimits)
     refill: RefillLimits = field(default_factory=RefillLimits)
     operators: OperatorLimits = field(default_factory=OperatorLimits)
     web: WebLimits = field(default_factory=WebLimits)

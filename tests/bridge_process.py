@@ -48,6 +48,7 @@ class BridgeProcess:
             "data_dir": str(self.data_dir),
             "host": "127.0.0.1",
             "advertised_address": "127.0.0.1",
+            "members_topic": "off",  # many tests share a broker
             **settings,
         }
         self._child: ForkServerProcess | None = None
@@ -145,6 +146,14 @@ class BridgeProcess:
     def stop(self) -> None:
         """SIGTERM, and wait."""
         self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open, and nobody is at the other end."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on where it was, as if no time had passed."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, sign: signal.Signals) -> None:
         child, self._child = self._child, None

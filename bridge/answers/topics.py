@@ -122,6 +122,32 @@ class TopicSummary(TypedDict):
     rebuild: Annotated[RebuildState | None, says("how the last rebuild stands")]
 
 
+class Owned(TypedDict):
+    """A topic partition that this bridge owns."""
+
+    topic: str
+    load: Annotated[
+        float,
+        says("how much work: 1, and 1 for each 1,000 messages a second and each 1,000,000 entries; 0: nobody is there"),
+    ]
+
+
+class Member(TypedDict):
+    """A bridge of the cluster."""
+
+    url: Annotated[str, says("what it is known by, and where it serves clients")]
+    webUrl: str | None
+    owned: Annotated[int | None, says("topic partitions that it owns; null where it did not say so")]
+    load: Annotated[float | None, says("how much work they are together, see `load` of one")]
+
+
+class Members(TypedDict):
+    """The bridges of the cluster, as this one knows them."""
+
+    members: list[Member]
+    trouble: Annotated[str | None, says("why the others are not known; null while they are")]
+
+
 class TopicRow(TopicSummary):
     """One row of the list of topic partitions."""
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 WEB_URL, SIGNED_AT, SIGNATURE = "web-url", "signed-at", "signature"
@@ -19,6 +19,8 @@ TLS_URL, TLS_SIGNATURE = "tls-url", "tls-signature"
 """Where it serves clients with TLS beside those without, signed for itself: bridges that do not know of it need not."""
 STATEMENT_LASTS_MS: Final = 300_000
 """A candidate's statement is of when it connected: clocks may be off, and the broker be slow, by so much."""
+LEVEL: Final = "priority-level"
+"""The priority level that a candidate stands at: brokers do not list it."""
 _SERVICE_URL = re.compile(r"pulsar(\+ssl)?://[\w.:\[\]-]+", re.ASCII)
 _TLS_URL = re.compile(r"pulsar\+ssl://[\w.:\[\]-]+", re.ASCII)
 _WEB_URL = re.compile(r"https?://[\w.:\[\]-]+(/[\w./~%-]*)?", re.ASCII)
@@ -35,6 +37,12 @@ class Candidate(NamedTuple):
     """Whom the broker took it for when it connected; None where it does not ask."""
     metadata: Mapping[str, str] = {}
     connected_ms: int | None = None
+
+    @property
+    def level(self) -> int:
+        """What it says of its priority level; the broker elects among those of the lowest. 0 where it says nothing."""
+        said = self.metadata.get(LEVEL, "")
+        return int(said) if said.isascii() and said.isdecimal() and len(said) < 10 else 0
 
 
 class Candidates(NamedTuple):
@@ -103,12 +111,12 @@ class Peers:
         return Elected(doubt=f"the broker elected a consumer{role} that is no known bridge: {doubts[0]}")
 
     def standbys(self, topic: str, known: Candidates, count: int) -> set[str]:
-        """The URLs of the bridges that are to be ready to take a topic partition over: the same to all who ask.
+        """The URLs of the bridges that are to be ready to take a topic partition over, of those that stand for it."""
+        return ready_ones(topic, (one.name for one in self.bridges(topic, known) if one.name != known.active), count)
 
-        By chance of their names, so that each bridge is ready for some of the topics.
-        """
-        bridges = {one.name for one in known.all if one.name != known.active and self._doubt(topic, one) is None}
-        return set(sorted(bridges, key=lambda name: hashlib.sha256(f"{topic} {name}".encode()).digest())[:count])
+    def bridges(self, topic: str, known: Candidates) -> list[Candidate]:
+        """Those of the candidates that are bridges."""
+        return [one for one in known.all if self._doubt(topic, one) is None]
 
     def _doubt(self, topic: str, candidate: Candidate) -> str | None:
         """Say why a candidate is not taken for a bridge, None when it is."""
@@ -157,6 +165,14 @@ class Peers:
         assert self._secret is not None
         said = json.dumps([signed_as, topic, url, other_url, signed_at]).encode()
         return hmac.new(self._secret, said, hashlib.sha256).hexdigest()
+
+
+def ready_ones(topic: str, urls: Iterable[str], count: int) -> set[str]:
+    """Which bridges are to be ready to take a topic partition over: the same to all who ask.
+
+    By chance of their names: each bridge is ready for some of the topics, and few change when one comes or goes.
+    """
+    return set(sorted(set(urls), key=lambda url: hashlib.sha256(f"{topic} {url}".encode()).digest())[:count])
 
 
 def _short(text: str | None) -> str:

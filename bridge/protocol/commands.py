@@ -111,12 +111,24 @@ def subscribe_shared(topic: str, subscription: str, consumer_id: int, request_id
 
 
 def subscribe_failover(
-    topic: str, subscription: str, consumer_id: int, request_id: int, name: str, metadata: Mapping[str, str]
+    topic: str,
+    subscription: str,
+    consumer_id: int,
+    request_id: int,
+    name: str,
+    metadata: Mapping[str, str],
+    priority_level: int = 0,
+    *,
+    create: bool = False,
 ) -> BaseCommand:
-    """SUBSCRIBE of a Failover consumer `name`; a subscription that it makes starts where the topic does."""
+    """SUBSCRIBE of a Failover consumer `name`; a subscription that it makes starts where the topic does.
+
+    Elected is one of the lowest priority level. `create`: the topic too, where brokers allow it.
+    """
     command = _subscribe(topic, subscription, CommandSubscribe.Failover, consumer_id, request_id)
     subscribe = command.subscribe
-    subscribe.consumer_name = name
+    subscribe.consumer_name, subscribe.priority_level = name, priority_level
+    subscribe.force_topic_creation = create
     for key, value in metadata.items():
         subscribe.metadata.add(key=key, value=value)
     subscribe.initialPosition = CommandSubscribe.Earliest

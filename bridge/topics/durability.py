@@ -10,7 +10,7 @@ import structlog
 from bridge.broker.connection import BrokerError
 from bridge.topics.checkpoints import Checkpoint, CheckpointBook
 from bridge.topics.context import BridgeContext
-from bridge.topics.ownership import Ownership
+from bridge.topics.standing.ownership import Ownership
 from bridge.topics.subscriptions import Subscriptions
 from tracker import Position, StoreError, TopicIndex
 

@@ -23,7 +23,7 @@ from bridge.operate.warnings import OperatorWarning
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.topics.context import BridgeContext
-from bridge.topics.ownership import Ownership
+from bridge.topics.standing.ownership import Ownership
 from tracker import EARLIEST
 
 log = structlog.get_logger(__name__)
@@ -136,10 +136,10 @@ def _pass(state: ConsumerState[TrackedConsumer]) -> None:
         state.consumer.pass_through(permits)
 
 
-async def stand(ownership: Ownership, admin: AdminClient) -> None:
+async def stand(ownership: Ownership, admin: AdminClient, level: int, *, create: bool = False) -> None:
     """Become a candidate; where subscriptions do not come into being by themselves, make it. Raises BrokerError."""
     try:
-        await ownership.stand()
+        await ownership.stand(level, create=create)
     except BrokerError as error:
         if error.code != ServerError.SubscriptionNotFound:
             raise
@@ -147,7 +147,7 @@ async def stand(ownership: Ownership, admin: AdminClient) -> None:
             await admin.create_subscription(ownership.topic, HIDDEN_SUBSCRIPTION)
         except AdminError as refused:
             raise BrokerError(f"{HIDDEN_SUBSCRIPTION} cannot be made: {refused}", error.code) from refused
-        await ownership.stand()
+        await ownership.stand(level)
 
 
 async def try_to_read(connection: BrokerConnection, topic: str) -> None:

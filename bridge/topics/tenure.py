@@ -26,10 +26,10 @@ from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.cursor_loader import CursorLoader
 from bridge.topics.durability import Durability
-from bridge.topics.ownership import Ownership
 from bridge.topics.pass_through import PassThrough
 from bridge.topics.policy_watch import PolicyWatch
-from bridge.topics.presence import Presence
+from bridge.topics.standing.ownership import Ownership
+from bridge.topics.standing.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
 from bridge.topics.transactions import Transactions
 from tracker import StoreError, TopicIndex

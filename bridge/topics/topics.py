@@ -8,6 +8,7 @@ from typing import Any, ParamSpec
 
 import structlog
 
+from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates, Elected
 from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.consumer_stats import complete
@@ -17,7 +18,7 @@ from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.limits import TopicLimits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures, Part
-from bridge.protocol.names import TopicName
+from bridge.protocol.names import HIDDEN_SUBSCRIPTION, TopicName
 from bridge.protocol.pulsar_pb2 import CommandAck, CommandConsumerStatsResponse
 from bridge.protocol.service_url import ServiceUrls
 from bridge.topics.context import BridgeContext, Durable
@@ -147,6 +148,7 @@ class Topics:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sync_task = asyncio.get_running_loop().create_task(syncing.run())
         self._closing = False
+        self._owned_elsewhere: Collection[str] = frozenset()
         self._admission = Admission(
             context.admin.listed_marks,
             self._admit,
@@ -169,6 +171,34 @@ class Topics:
     def get(self, topic: str) -> TrackedTopic | None:
         """A tracked topic by its full name."""
         return self._topics.get(topic)
+
+    # -- what other bridges are told, and ask for
+
+    def owned(self) -> dict[str, float]:
+        """The topic partitions that this bridge owns, and how much work each is: 0 of those it has let go of."""
+        known = [topic for topic in self._topics.values() if topic.is_known]
+        return {topic.topic: topic.load if topic.role == "owner" else 0.0 for topic in known}
+
+    def invite(self, names: Collection[str], owned_elsewhere: Collection[str]) -> None:
+        """Be ready to take these over, and of those that others own no others."""
+        if self._closing:
+            return
+        for name in names:
+            self._topic(name).invite()
+        for topic in list(self._topics.values()):
+            if topic.topic not in names and topic.topic in owned_elsewhere:
+                topic.uninvite()
+        self._owned_elsewhere = frozenset(owned_elsewhere)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether this bridge could take a topic partition over at once."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.standby_position is not None
+
+    def take_over(self, name: str) -> bool:
+        """Become the owner of a topic partition; False if this bridge is not ready to."""
+        topic = self._topics.get(name)
+        return not self._closing and topic is not None and topic.take_over()
 
     @property
     def storage_failure(self) -> str | None:
@@ -317,12 +347,25 @@ class Topics:
 
     async def owner_urls(self, topic: str) -> ServiceUrls:
         """The bridge that a client of `topic` is to connect to: its owner if it has one, else this bridge."""
-        known, own = self._topics.get(str(TopicName.parse(topic))), self._context.advertised_url
+        name, own = str(TopicName.parse(topic)), self._context.advertised_url
+        known = self._topics.get(name)
         if known is not None:
             await known.look_at_owner()
-        if known is not None and known.owner is not None and known.owner != own:
-            return ServiceUrls.of(known.owner, known.owner_tls_url)
+            owner = Elected(known.owner, tls_url=known.owner_tls_url)
+        else:
+            owner = await self._owner_elsewhere(name)
+        if owner.url is not None and owner.url != own:
+            return ServiceUrls.of(owner.url, owner.tls_url)
         return ServiceUrls.of(own, self._context.tls_url)
+
+    async def _owner_elsewhere(self, name: str) -> Elected:
+        """Of a topic partition that this bridge has nothing to do with, and another one has as far as it knows."""
+        if name not in self._owned_elsewhere:
+            return Elected()
+        try:
+            return self.believed_owner(name, await self._context.admin.candidates(name, HIDDEN_SUBSCRIPTION))
+        except AdminError:
+            return Elected()
 
     def believed_owner(self, topic: str, known: Candidates) -> Elected:
         """Who owns a topic partition by what the broker lists of it, whether it is tracked here or not."""
@@ -363,7 +406,7 @@ class Topics:
         del self._tasks[name]
         topic = self._topics.pop(name)
         topic.send_consumers_away()
-        if topic.unneeded:
+        if topic.unneeded or topic.dismissed:
             log.info("topic is not tracked any more", topic=name)
             with contextlib.suppress(StoreError):
                 self._context.store.drop_topic(name)

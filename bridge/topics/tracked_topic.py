@@ -12,7 +12,6 @@ from bridge.broker.candidates import Candidates, Elected
 from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
-from bridge.ledgers import cursor_history
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.net.failures import Part
 from bridge.net.tasks import beside
@@ -25,10 +24,12 @@ from bridge.protocol.service_url import ServiceUrls
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
-from bridge.topics.ownership import Ownership
+from bridge.topics.kept_index import KeptIndex
 from bridge.topics.pass_through import PassThrough, is_refusal, stand, try_to_read
-from bridge.topics.presence import Presence
-from bridge.topics.standby import Standby
+from bridge.topics.standing.election import FIRST_LEVEL, level_before, level_behind
+from bridge.topics.standing.ownership import Ownership
+from bridge.topics.standing.presence import Presence
+from bridge.topics.standing.standby import Standby
 from bridge.topics.subscriptions import Subscriptions
 from bridge.topics.tenure import EXPECTED, Failed, Tenure
 from tracker import Position, StoreError, TopicIndex
@@ -46,7 +47,11 @@ class TrackedTopic:
         self.owner: str | None = None
         self.unneeded = False
         """The topic is gone, or nothing on it is tracked any more: what is stored here may go too."""
-        self.index: TopicIndex | None = None
+        self.dismissed = False
+        """Others see to it: what is stored here may go."""
+        self.invited = False
+        """To stand for it, and be ready to take it over, though no client asks for it here."""
+        self.kept = KeptIndex(topic, context)
         self.tenure: Tenure | None = None
         """While this bridge is the owner, and as it becomes it."""
         self.owner_web_url: str | None = None
@@ -67,6 +72,8 @@ class TrackedTopic:
         self._loop = asyncio.get_running_loop()
         self._ownership: Ownership | None = None
         self._standby: Standby | None = None
+        self._takes_over = False
+        self._level = FIRST_LEVEL
         self._closing = asyncio.Event()
 
     # -- life cycle
@@ -93,7 +100,7 @@ class TrackedTopic:
         try:
             await self._serve()
         except EXPECTED as error:
-            if not self._closing.is_set() and not self.presence.resting:
+            if not self._closing.is_set() and not self.presence.resting and not self._takes_over:
                 self._note_failure(str(error))
             if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
                 self.unneeded = True
@@ -160,6 +167,11 @@ class TrackedTopic:
             self.role = "passed-through"
 
     @property
+    def index(self) -> TopicIndex | None:
+        """As this bridge has it, of one time as owner or another; None before the first."""
+        return self.kept.index
+
+    @property
     def has_consumers(self) -> bool:
         """Whether any client is attached."""
         return self.subscriptions.have_consumers
@@ -181,6 +193,13 @@ class TrackedTopic:
     def standby_position(self) -> Position | None:
         """What was published up to there this bridge, as a standby, has in its index; None where it is not ready."""
         return None if self._standby is None else self._standby.position
+
+    @property
+    def load(self) -> float:
+        """How much work it is: 1, as much again for a thousand messages a second, and for a million entries."""
+        rate = sum(each.stats.sent.rates(self._context.now_ms()).messages for each in self.subscriptions.values())
+        entries = 0 if self.index is None else self.index.entries
+        return 1 + rate / 1_000 + entries / 1_000_000
 
     def warnings(self) -> list[OperatorWarning]:
         """What an operator should know; of a topic that another bridge owns, that one tells."""
@@ -245,17 +264,54 @@ class TrackedTopic:
     async def _be_elected(self, ownership: Ownership) -> None:
         if self.passing.reason is not None:
             await try_to_read(ownership.connection, self.topic)
-        await stand(ownership, self._context.admin)
+        before = await self._stand(ownership)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        self._standby = Standby(self.topic, ownership.connection, self._context, self._index_to_follow_with)
-        elected = beside(ownership.elected(self._context.admin, self._stand_by), resting)
+        self._standby = Standby(self.topic, ownership.connection, self._context, self.kept.to_follow_with)
+        elected = beside(ownership.elected(self._context.admin, self._stand_by, before), resting)
         try:
             # It has ended before anything is asked of the topic as its owner: what it harvests is newer than an answer.
             await beside(elected, self._standby.run())
         finally:
             self._standby = None
         self._note_owner(Elected(self._context.advertised_url))  # whoever asks meanwhile is to come here
+
+    async def _stand(self, ownership: Ownership) -> Candidates | None:
+        """Behind all others, or before them to take over; returns who stood before, None where that is not known."""
+        takes_over, self._takes_over = self._takes_over, False
+        try:
+            known = await self._context.admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+        except AdminError:  # the topic may be about to come into being
+            known = None
+        if known is not None and takes_over:
+            self._level = level_before(known)
+        elif known is not None and known.all:
+            self._level = level_behind(known)
+        # Else as before: after a broker's end the former owner is before its standbys again.
+        await stand(ownership, self._context.admin, self._level)
+        return known
+
+    def take_over(self) -> bool:
+        """Become the owner in the place of another bridge; False if this one is not ready to."""
+        if self.role != "standby" or self.standby_position is None or self.presence.resting:
+            return False
+        log.info("taking the topic over", topic=self.topic, owner=self.owner)
+        self._takes_over = True
+        self._give_up("to take the topic over")
+        return True
+
+    def invite(self) -> None:
+        """Be ready to take the topic over, until `uninvite`."""
+        self.invited = True
+        if self._standby is not None and self.owner not in (None, self._context.advertised_url):
+            self._standby.want(True)
+
+    def uninvite(self) -> None:
+        """Others are ready to take it over: without clients of its own this bridge has nothing to do with it."""
+        self.invited = False
+        if self.role == "standby" and not self.has_consumers and not self._closing.is_set():
+            self.dismissed = True
+            self.close()
 
     async def look_at_owner(self) -> None:
         """Have `owner` be what the broker says now, where another bridge was seen to be it."""
@@ -288,7 +344,7 @@ class TrackedTopic:
             self.send_consumers_away()
             if self._standby is not None:
                 ready = context.peers.standbys(self.topic, known, context.standby_count)
-                self._standby.want(context.advertised_url in ready)
+                self._standby.want(self.invited or context.advertised_url in ready)
 
     def _note_owner(self, elected: Elected) -> None:
         self.owner, self.owner_web_url, self.owner_tls_url = elected.url, elected.web_url, elected.tls_url
@@ -299,7 +355,7 @@ class TrackedTopic:
             reason = state.unreadable.get(HIDDEN_SUBSCRIPTION, "the broker does not list it")
             raise AdminError(f"cannot read the cursor of {HIDDEN_SUBSCRIPTION}: {reason}")
         book = CheckpointBook(hidden.properties, state.subscriptions, self._context.randbits)
-        index = self._usable_index(book.told_identity, state)
+        index = self.kept.usable(book.told_identity, state)
         tenure = Tenure(
             ownership,
             self._context,
@@ -318,46 +374,6 @@ class TrackedTopic:
             self.unneeded = True  # deleted while nobody looked
             self.close()
         return tenure
-
-    def _index_to_follow_with(self, state: LedgerState) -> TopicIndex:
-        """While another bridge owns the topic, and has named it."""
-        index = self.index or self._open_index()
-        if index.identity == cursor_history.UNKNOWN and index.harvested_position is not None:
-            # Of a time as owner that was over before the topic was named: it may have been another of its name.
-            self.index = None
-            self._context.store.drop_topic(self.topic)
-        return self._usable_index(cursor_history.identity_of(state.cursors[HIDDEN_SUBSCRIPTION].properties), state)
-
-    def _usable_index(self, told_identity: int, state: LedgerState) -> TopicIndex:
-        index, catch_up = self.index or self._open_index(), self._context.limits.intake.catch_up_entries
-        if cursor_history.is_of_another(index, told_identity, state.last_confirmed_entry):
-            log.warning(
-                "the index is of another topic of this name, dropping it",
-                topic=self.topic,
-                harvested_position=str(index.harvested_position),
-                last_confirmed_entry=str(state.last_confirmed_entry),
-            )
-            self.index = None
-            self._context.store.drop_topic(self.topic)
-            index = self._open_index()
-        if index.harvested_position is None:
-            # Nothing is known here: new traffic first, what older entries are needed is read behind it.
-            index.start_at(state.last_confirmed_entry)
-        elif state.entries_between(index.harvested_position, state.last_confirmed_entry) > catch_up:
-            # Known until some time ago: the same, and what came since is read behind new traffic too.
-            index.skip_to(state.last_confirmed_entry)
-        self.index = index
-        return index
-
-    def _open_index(self) -> TopicIndex:
-        context = self._context
-        return TopicIndex(
-            context.store,
-            self.topic,
-            partition_width_ms=context.partition_width_ms,
-            near_term_bytes=context.near_term_bytes,
-            limits=context.limits.index,
-        )
 
     async def _step_down(self) -> None:
         if self.presence.resting:
@@ -382,7 +398,7 @@ class TrackedTopic:
             tenure.fail(error)
         if tenure.failed:  # as after a restart: nothing that was known in memory is believed
             self._forget_consumers()
-            self.index = None
+            self.kept.forget()
 
     def send_consumers_away(self) -> None:
         """Close every consumer; the clients go to the owner where there is another one, else they look up anew."""

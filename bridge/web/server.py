@@ -15,7 +15,7 @@ from bridge.web.pages import login_routes, static_files
 from bridge.web.pages import routes as pages
 from bridge.web.pages.rendering import load_templates
 from bridge.web.request.served import BRIDGE, Served
-from bridge.web.rest import action_routes, openapi, pending_routes, rebuild_routes, topic_routes
+from bridge.web.rest import action_routes, members_routes, openapi, pending_routes, rebuild_routes, topic_routes
 from bridge.web.rest.action_routes import ACTIONS
 
 routes = web.RouteTableDef()
@@ -24,6 +24,7 @@ TABLES = (
     login_routes.routes,
     action_routes.routes,
     topic_routes.routes,
+    members_routes.routes,
     pending_routes.routes,
     rebuild_routes.routes,
     openapi.routes,

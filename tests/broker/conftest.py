@@ -97,6 +97,7 @@ async def bridge_here(pulsar: PulsarCluster, tmp_path: Path) -> AsyncIterator[In
             "port": 0,
             "advertised_address": "127.0.0.1",
             "web_port": 0,
+            "members_topic": "off",  # many tests share a broker
         }
         here = Bridge(Settings(**(values | settings)), changed(**(limits or {})))
         await here.start()

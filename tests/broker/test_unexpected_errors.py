@@ -19,8 +19,8 @@ from bridge.operate.outlook import Outlook
 from bridge.refill.gaps import GapFiller
 from bridge.topics.cursor_loader import CursorLoader
 from bridge.topics.durability import Durability
-from bridge.topics.ownership import Ownership
-from bridge.topics.presence import Presence
+from bridge.topics.standing.ownership import Ownership
+from bridge.topics.standing.presence import Presence
 from bridge.topics.subscriptions import Subscriptions
 from bridge.topics.tenure import Tenure
 from bridge.topics.tracked_topic import TrackedTopic
@@ -241,7 +241,7 @@ async def test_what_is_read_behind_live_traffic(
         await wait_until_async(lambda: tracked.role != "owner", "the topic is given up")
         await wait_until_async(lambda: tracked.role == "owner", "the topic is served again")
         if part == "filling a gap":
-            tracked.index = None
+            tracked.kept.forget()
             here.topics._context.store.drop_topic(topic)  # type: ignore[union-attr]
             give_up(tracked)
         broken.left = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -83,7 +84,14 @@ class SimulatedAdmin(AdminClient):
         for name in known.cursors:
             consumers = self._cluster.consumers.get((topic, name), [])
             found[name] = {
-                "consumers": [{"consumerName": each.name, "metadata": each.metadata} for each in consumers],
+                "consumers": [
+                    {
+                        "consumerName": each.name,
+                        "metadata": each.metadata,
+                        "connectedSince": datetime.fromtimestamp(each.connected_ms / 1000, UTC).isoformat(),
+                    }
+                    for each in consumers
+                ],
                 "backlogSize": 0,
             }
             elected = self._cluster.elected.get((topic, name))

@@ -52,9 +52,11 @@ class Consumer:
         self.id = subscribe.consumer_id
         self.name = subscribe.consumer_name or f"c-{subscribe.consumer_id}"
         self.kind = subscribe.subType
+        self.priority_level = subscribe.priority_level
         self.sharing = KeySharing.of(subscribe)
         self.ranges: Ranges = ranges_of(subscribe)
         self.metadata = {each.key: each.value for each in subscribe.metadata}
+        self.connected_ms = broker.now_ms()
         self.reads = not subscribe.durable
         self.permits = 0
         self.next = 0
@@ -108,6 +110,10 @@ class Broker(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """By the clock of its machine."""
+        return self._node.host.now_ms()
 
     # -- asyncio.Protocol
 

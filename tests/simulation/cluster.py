@@ -74,7 +74,7 @@ class Cluster:
         """By role, the topics that it may have; whoever is not named here may have all."""
         self.fenced: set[str] = set()
         """Topics that are being deleted: nobody is let in."""
-        self.on_elected: Callable[[str], None] | None = None
+        self.on_elected: Callable[[str, str], None] | None = None
         """Told who is to own a topic."""
         self.chance = chance
         self._ledgers = 0
@@ -237,16 +237,18 @@ class Cluster:
         self.topics[name].cursors.pop(subscription, None)
 
     def _elect(self, key: tuple[str, str]) -> None:
-        """Of Failover consumers: by a ring of hashes, which a newcomer may change."""
+        """Of Failover consumers of the lowest priority level, by a ring of hashes, which a newcomer may change."""
         present = self.consumers.get(key, [])
         if not present or present[0].kind != CommandSubscribe.Failover:
             self.elected.pop(key, None)
             return
         before = self.elected.get(key)
-        active = max(present, key=lambda each: random.Random(each.name + key[0]).random())
+        lowest = min(each.priority_level for each in present)
+        eligible = [each for each in present if each.priority_level == lowest]
+        active = max(eligible, key=lambda each: random.Random(each.name + key[0]).random())
         self.elected[key] = active
         if active is not before and self.on_elected is not None:
-            self.on_elected(active.name)
+            self.on_elected(key[0], active.name)
         if active is before:
             passive = [each for each in present if each is not active]
             for consumer in passive[-1:]:

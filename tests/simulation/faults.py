@@ -275,6 +275,13 @@ async def _thoughtless(world: World, fault: Fault) -> None:
     consumer.thoughtless = 0.0
 
 
+async def _take_over(world: World, fault: Fault) -> None:
+    """A bridge that is ready takes the topic from its owner, which is well."""
+    ready = [bridge.core for bridge in world.bridges if bridge.core is not None and bridge.core.topics.is_ready(TOPIC)]
+    if ready:
+        ready[fault.number % len(ready)].topics.take_over(TOPIC)
+
+
 async def _slow_consumer(world: World, fault: Fault) -> None:
     consumer = _consumer(world, fault)
     consumer.pause_s = fault.for_s / 4
@@ -310,4 +317,5 @@ KINDS: dict[str, Callable[[World, Fault], Awaitable[None]]] = {
     "everybody-leaves": _everybody_leaves,
     "thoughtless": _thoughtless,
     "slow-consumer": _slow_consumer,
+    "take-over": _take_over,
 }

@@ -15,10 +15,11 @@ from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers import cursor_history
 from bridge.protocol.entries import StoredEntry
 from bridge.refill.gaps import GapFiller
-from bridge.topics import cursor_loader, standby
+from bridge.topics import cursor_loader
 from bridge.topics.checkpoints import Checkpoint
 from bridge.topics.durability import Durability
-from bridge.topics.ownership import Ownership
+from bridge.topics.standing import standby
+from bridge.topics.standing.ownership import Ownership
 from bridge.topics.tracked_topic import TrackedTopic
 from tests.simulation.disk import Disk
 from tracker import Position, SubscriptionView, TopicIndex

@@ -15,6 +15,7 @@ SMALL = changed(
     harvest_slice=20,
     look_ahead_per_consumer=20,
     look_ahead_per_subscription=50,
+    look_s=20.0,
     max_unacked_per_consumer=60,
     max_unacked_per_subscription=100,
     prefetch_slice=20,

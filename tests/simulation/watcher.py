@@ -37,9 +37,9 @@ class Watcher:
         world.cluster.on_expired = world.account.expired
         world.cluster.on_elected = self.on_elected
 
-    def on_elected(self, name: str) -> None:
+    def on_elected(self, topic: str, name: str) -> None:
         """Whoever dispatches from now on does not know what the one before has noted."""
-        if name != self._elected[0]:
+        if topic == self._topic and name != self._elected[0]:
             self._elected = (name, self._world.loop.time())
             self._world.account.owner_changed()
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.core import Core, Machine
+from bridge.members.membership import Member
+from bridge.members.plan import Loads
 from bridge.protocol.pulsar_pb2 import CommandSubscribe
 from bridge.protocol.sticky_keys import HASHES
 from tests.simulation.account import Account
@@ -76,10 +78,20 @@ class BridgeNode:
         admin.mood = self.mood
         pool = BrokerPool(_SETTINGS.broker_service_url, SMALL.connections, None, chance.getrandbits)
         machine = Machine(self.host.now_ms, self.host.now_ns, chance.getrandbits)
-        self.core = Core(_SETTINGS, SMALL, store, admin, pool, (self.url, lambda: f"http://{self.host.name}"), machine)
+        urls = self.url, lambda: f"http://{self.host.name}"
+        self.core = Core(_SETTINGS, SMALL, store, admin, pool, urls, machine, ask=self._ask)
         bound: Any = world.network.bind(self.host.name, PORT)
         await self.core.start(bound)
         await asyncio.Event().wait()
+
+    async def _ask(self, member: Member) -> Loads:
+        """What another bridge owns, by its REST, which is not simulated."""
+        await asyncio.sleep(self.host.chance.uniform(0.001, 0.05))
+        asked = next((bridge for bridge in self._world.bridges if bridge.url == member.url), None)
+        unheard = {self.host.name, "" if asked is None else asked.host.name} & {*self._world.network.cut_off}
+        if asked is None or asked.core is None or unheard:
+            raise OSError("nobody answers")
+        return asked.core.topics.owned()
 
     async def _opened(self) -> SimulatedStore:
         """A bridge that cannot open its data directory ends, and is started again by whoever watches over it."""

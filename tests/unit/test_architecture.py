@@ -25,6 +25,7 @@ FLOORS = (
     ("bridge.web.rest", "bridge.web.front_door"),
     ("bridge.web.access",),
     ("bridge.web.request",),
+    ("bridge.members",),
     ("bridge.topics",),
     ("bridge.operate",),
     ("bridge.refill", "bridge.dispatch"),

@@ -20,7 +20,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
-from bridge.topics.ownership import Ownership
+from bridge.topics.standing.ownership import Ownership
 from bridge.topics.topics import SyncLoop
 from bridge.topics.tracked_topic import TrackedTopic
 from tests.changed_limits import changed

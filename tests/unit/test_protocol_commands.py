@@ -32,9 +32,9 @@ TOPIC_HEX = TOPIC.encode().hex()
             f"080422430a1d{TOPIC_HEX}12017318012003280732175f5f64656c61792d6272696467652d6f70657261746f727800",
         ),
         (
-            commands.subscribe_failover(TOPIC, "__delay-bridge", 3, 7, "pulsar://b:6650", {"k": "v"}),
-            f"080422520a1d{TOPIC_HEX}120e5f5f64656c61792d627269646765180220032807"
-            "320f70756c7361723a2f2f623a3636353052060a016b12017668017800",
+            commands.subscribe_failover(TOPIC, "__delay-bridge", 3, 7, "pulsar://b:6650", {"k": "v"}, 5),
+            f"080422540a1d{TOPIC_HEX}120e5f5f64656c61792d627269646765180220032807"
+            "320f70756c7361723a2f2f623a36363530380552060a016b12017668017800",
         ),
         (commands.flow(3, 10), "080b5a040803100a"),
         (commands.ack(3, [(1, 2), (3, 4)], 8), "080a5212080310001a04080110021a04080310044008"),

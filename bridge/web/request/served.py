@@ -9,6 +9,7 @@ from aiohttp import web
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits, OperatorLimits
+from bridge.members.balance import Balance
 from bridge.net.certificates import ServerCertificate
 from bridge.net.failures import Failures
 from bridge.net.trust import TrustedServers
@@ -66,6 +67,10 @@ class Served(Protocol):
     @property
     def gateway(self) -> Gateway | None:
         """The side that clients see; None while it starts."""
+
+    @property
+    def balance(self) -> Balance | None:
+        """What this bridge knows of the others; None while it starts, and where it is to know nothing."""
 
     @property
     def not_ready(self) -> str | None:

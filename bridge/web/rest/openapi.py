@@ -69,6 +69,18 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
+        f"{ROOT}/members",
+        "The bridges of the cluster, as this one saw them last, and how much each owns",
+        "Members",
+    ),
+    Operation(
+        "GET",
+        f"{ROOT}/owned",
+        "The topic partitions that this bridge owns, of those that the caller may see: other bridges ask for it",
+        "OwnedTopics",
+    ),
+    Operation(
+        "GET",
         f"{ROOT}/topics",
         "The tracked topic partitions that the caller may see; the header `X-Total-Count` says how many in all",
         "Topics",

@@ -17,6 +17,8 @@ ANSWERS: dict[str, Any] = {
     "Error": answers.Error,
     "Overview": answers.Overview,
     "Topics": list[answers.TopicRow],
+    "Members": answers.Members,
+    "OwnedTopics": list[answers.Owned],
     "Stats": answers.Stats,
     "Ready": answers.Ready,
     "Partitions": answers.Partitions,

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 
 from bridge.broker.admin import AdminClient
-from bridge.broker.candidates import Candidates
+from bridge.broker.candidates import LEVEL, Candidates
 from bridge.broker.connection import BrokerConnection, BrokerError
 from bridge.limits import TopicLimits
 from bridge.net.waiting import is_set_within
 from bridge.protocol import commands
 from bridge.protocol.entries import StoredEntry
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
-from bridge.topics.election import Election
+from bridge.topics.standing.election import FIRST_LEVEL, Election
 from tracker import Position
 
 
@@ -48,17 +48,27 @@ class Ownership:
         self._seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = False  # the broker does not know the consumer any more
 
-    async def stand(self) -> None:
-        """Become a candidate. Raises BrokerError."""
+    async def stand(self, level: int = FIRST_LEVEL, *, create: bool = False) -> None:
+        """Become a candidate, at a priority level; `create`: of a topic that may not exist yet. Raises BrokerError."""
         request_id = self.connection.next_request_id()
         # From the start of the topic: the broker is to keep what a bridge has not harvested yet.
+        stated = {**self._metadata, LEVEL: str(level)}
         command = commands.subscribe_failover(
-            self.topic, HIDDEN_SUBSCRIPTION, self._consumer_id, request_id, self._advertised_url, self._metadata
+            self.topic,
+            HIDDEN_SUBSCRIPTION,
+            self._consumer_id,
+            request_id,
+            self._advertised_url,
+            stated,
+            level,
+            create=create,
         )
         await self.connection.request(command, request_id)
 
-    async def elected(self, admin: AdminClient, on_known: Callable[[Candidates, bool], None]) -> None:
-        """Wait until this bridge is the owner. Raises BrokerError, AdminError.
+    async def elected(
+        self, admin: AdminClient, on_known: Callable[[Candidates, bool], None], before: Candidates | None = None
+    ) -> None:
+        """Wait until this bridge is the owner. Raises BrokerError, AdminError. `before`: who stood when it did not yet.
 
         `on_known` is told who stands, and whether the broker had the time to elect one.
 
@@ -67,7 +77,7 @@ class Ownership:
         news, when somebody asks for the owner, and ever more seldom otherwise: there may be thousands of topics.
         """
         loop = asyncio.get_running_loop()
-        election = Election(self._advertised_url, self._limits, loop.time())
+        election = Election(self._advertised_url, self._limits, loop.time(), before)
         try:
             while not self.active.is_set():
                 if self.lost.done():

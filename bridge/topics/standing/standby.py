@@ -48,8 +48,10 @@ class Standby:
         self._connection = connection
         self._context = context
         self._usable_index = usable_index
+        self._pauses = Backoff(context.randbits, (context.limits.topics.standby_follow_s,))
         self._wanted = asyncio.Event()
         self._ready: _Ready | None = None
+        self._empty_at: Position | None = None
 
     def want(self, wanted: bool) -> None:
         """Whether this bridge is one of those that are to be ready."""
@@ -57,12 +59,13 @@ class Standby:
             self._wanted.set()
         else:
             self._wanted.clear()
+            self._empty_at = None
             self._end("another bridge stands by")
 
     @property
     def position(self) -> Position | None:
         """What was published up to there is in the index, as far as any subscription needs it; None as long as not."""
-        return None if self._ready is None else self._ready.position
+        return self._empty_at if self._ready is None else self._ready.position
 
     def on_recovered(self) -> None:
         """The store was opened anew: what was written last may be gone."""
@@ -83,7 +86,9 @@ class Standby:
         state = await self._context.admin.internal_stats(self._topic)
         identity = _identity(state)
         if identity == UNKNOWN:
-            raise AdminError("its owner has not named it yet")  # nothing would tell it from another of its name
+            await self._until_named(state)
+            return
+        self._empty_at = None
         index = self._usable_index(state)
         index.identify(identity)
         ready = self._ready = _Ready(self._topic, self._connection, self._context, index, identity)
@@ -93,6 +98,13 @@ class Standby:
         finally:
             self._ready = None
             await ready.end()
+
+    async def _until_named(self, state: LedgerState) -> None:
+        """Nothing would tell the topic from another one of its name yet. Owners name it with its first entry."""
+        if any(state.ledger_sizes.values()):
+            raise AdminError("its owner has not named it yet")
+        self._empty_at = state.last_confirmed_entry
+        await asyncio.sleep(self._pauses.next_s())
 
     def _end(self, reason: str) -> None:
         if self._ready is not None:

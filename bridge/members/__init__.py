@@ -1,0 +1,1 @@
+"""Which bridges there are, and which of them sees to which topics."""

@@ -1,0 +1,108 @@
+"""Sees to it that this bridge has its share: ready for what others own, and the owner of as much as they are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from bridge.broker.admin import AdminError
+from bridge.broker.connection import BrokerError
+from bridge.members.membership import Member, Membership
+from bridge.members.plan import Loads, Orphans, Shares, invitations, moves, owned_elsewhere
+from bridge.net.backoff import Backoff
+from bridge.net.failures import Part
+from bridge.net.tasks import all_of
+from bridge.topics.context import BridgeContext
+from bridge.topics.topics import Topics
+
+log = structlog.get_logger(__name__)
+
+Ask = Callable[[Member], Awaitable[Loads]]
+
+
+class Balance:
+    """`run` until cancelled."""
+
+    def __init__(self, membership: Membership, topics: Topics, ask: Ask, context: BridgeContext) -> None:
+        """`ask`: what another bridge owns; raises an Exception where it does not say."""
+        self.members: list[Member] = []
+        """Those that were there at the last look, this bridge among them."""
+        self.shares: Shares = {}
+        """What they own, of those that said so."""
+        self.trouble: str | None = None
+        """Why this bridge does not know the others; None while it does."""
+        self._membership = membership
+        self._topics = topics
+        self._ask = ask
+        self._context = context
+        self._limits = context.limits.members
+        self._own_url = context.advertised_url
+        self._wanted: list[str] = []  # to be taken over as soon as this bridge is ready for them
+        self._taking: dict[str, float] = {}  # since when, by the event loop's clock
+        self._orphans = Orphans(self._limits.orphan_after_s)
+
+    async def run(self) -> None:
+        """Look, again and again. Whatever goes wrong, topics are served as they are."""
+        pauses = Backoff(self._context.randbits, (self._limits.look_s,))
+        try:
+            while True:
+                try:
+                    await self._membership.stand()
+                    await self.look()
+                    self._note(None)
+                except (BrokerError, AdminError) as error:
+                    self._note(str(error))
+                except Exception as error:  # it goes on with the next look
+                    self._context.failures.note(Part.topic, "bridges cannot share topics", error)
+                await asyncio.sleep(pauses.next_s())
+        finally:
+            await self._membership.leave()
+
+    async def look(self) -> None:
+        """Look who is there and what they own, and take what this bridge is to have. Raises AdminError."""
+        self.members = await self._membership.look()
+        others = [member for member in self.members if member.url != self._own_url]
+        answers = dict(zip(others, await all_of(self._asked(member) for member in others), strict=True))
+        shares = {member.url: loads for member, loads in answers.items() if loads is not None}
+        self.shares = shares = {**shares, self._own_url: self._topics.owned()}
+        invited = invitations(self._own_url, shares, self._context.standby_count)
+        self._wanted = []
+        now_s = asyncio.get_running_loop().time()
+        if len(shares) == len(self.members):  # who does not answer owns something that is not known
+            self._wanted = self._to_take(shares, now_s)
+            invited.update(self._orphans.of(shares, now_s))
+        self._topics.invite(invited.union(self._wanted, self._taking), owned_elsewhere(self._own_url, shares))
+        for topic in self._wanted:
+            if self._topics.take_over(topic):
+                self._taking[topic] = now_s
+
+    def _to_take(self, shares: Shares, now_s: float) -> list[str]:
+        """What is on its way here counts as here."""
+        own = shares[self._own_url]
+        for topic, at_s in list(self._taking.items()):
+            if topic in own or now_s - at_s > self._limits.orphan_after_s:
+                del self._taking[topic]
+        left = {
+            url: {topic: load for topic, load in loads.items() if topic not in self._taking or url == self._own_url}
+            for url, loads in shares.items()
+        }
+        left[self._own_url] = {**dict.fromkeys(self._taking, 1.0), **own}
+        room = self._limits.moves_at_once - len(self._taking)
+        return moves(self._own_url, left, self._ready(shares), room)
+
+    def _ready(self, shares: Shares) -> set[str]:
+        """What is at hand is taken first, then what this bridge has begun to read."""
+        elsewhere = owned_elsewhere(self._own_url, shares)
+        return {*self._wanted, *(topic for topic in elsewhere if self._topics.is_ready(topic))}
+
+    async def _asked(self, member: Member) -> Loads | None:
+        try:
+            return await self._ask(member)
+        except Exception as error:
+            log.debug("a bridge does not say what it owns", bridge=member.url, reason=str(error))
+            return None
+
+    def _note(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self.trouble:
+            log.warning("the other bridges are not known", reason=trouble)
+        self.trouble = trouble

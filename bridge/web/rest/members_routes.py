@@ -1,0 +1,53 @@
+"""REST of the bridges among each other."""
+
+from aiohttp import web
+
+from bridge import answers
+from bridge.web.access.control import visible_names
+from bridge.web.request.parameters import ROOT
+from bridge.web.request.served import BRIDGE, Served
+from bridge.web.rest.answering import Answer
+
+routes = web.RouteTableDef()
+
+
+@routes.get(f"{ROOT}/owned")
+async def owned(request: web.Request) -> Answer[list[answers.Owned]]:
+    """List the topic partitions that this bridge owns, of those that the caller may see: other bridges ask for it."""
+    topics = request.app[BRIDGE].topics
+    loads = {} if topics is None else topics.owned()
+    visible = await visible_names(request, loads)
+    return Answer([{"topic": topic, "load": load} for topic, load in loads.items() if topic in visible])
+
+
+@routes.get(f"{ROOT}/members")
+async def members(request: web.Request) -> Answer[answers.Members]:
+    """Tell which bridges there are, and how much each of them owns."""
+    return Answer(members_answer(request.app[BRIDGE]))
+
+
+def members_answer(bridge: Served) -> answers.Members:
+    """As of this bridge's last look at them; itself alone where it is not to know others."""
+    balance = bridge.balance
+    if balance is None:
+        loads = {} if bridge.topics is None else bridge.topics.owned()
+        own: answers.Member = {
+            "url": bridge.advertised_url,
+            "webUrl": next(filter(None, bridge.web_urls), None),
+            "owned": len(loads),
+            "load": round(sum(loads.values()), 3),
+        }
+        return {"members": [own], "trouble": None}
+    shares = {member: balance.shares.get(member.url) for member in balance.members}
+    return {
+        "members": [
+            {
+                "url": member.url,
+                "webUrl": member.web_url,
+                "owned": None if loads is None else len(loads),
+                "load": None if loads is None else round(sum(loads.values()), 3),
+            }
+            for member, loads in sorted(shares.items(), key=lambda item: item[0].url)
+        ],
+        "trouble": balance.trouble,
+    }

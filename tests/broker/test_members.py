@@ -1,0 +1,141 @@
+"""Bridges that know each other: topics are shared out, moved when bridges come and go, and never left alone."""
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.bridge_process import BridgeProcess, now_ms
+from tests.broker.conftest import BridgeFactory
+from tests.clients import Clients, admin, drain, publish, rest_path, shared, texts
+from tests.cluster import PulsarCluster
+from tests.helpers import wait_until
+
+LONG = os.environ.get("DELAY_BRIDGE_LONG") == "1"
+TOPICS = 60 if LONG else 12
+LIMITS = {"look_s": 0.5, "standby_follow_s": 2.0}
+PATIENCE_S = 180.0 if LONG else 60.0
+
+MakeMember = Callable[[], BridgeProcess]
+
+
+@pytest.fixture
+def member(private_bridge: BridgeFactory) -> MakeMember:
+    """Starts bridges that are members of one cluster."""
+    members_topic = f"persistent://public/default/members-{uuid.uuid4().hex[:10]}"
+    return lambda: private_bridge(limits=LIMITS, members_topic=members_topic)
+
+
+def owned(bridge: BridgeProcess) -> list[str]:
+    return [each["topic"] for each in bridge.get("/admin/v2/delayed/owned")[1]]
+
+
+def takeovers(*bridges: BridgeProcess) -> int:
+    """How often any of them became the owner of a topic."""
+    return sum(bridge.log().count("] owner of topic ") for bridge in bridges)
+
+
+def even(*bridges: BridgeProcess) -> bool:
+    """All topics are owned, each once, and every share is within a fifth of the mean, or one topic."""
+    shares = [owned(bridge) for bridge in bridges]
+    found = Counter(topic for share in shares for topic in share)
+    mean = TOPICS / len(bridges)
+    within = max(0.2 * mean, 1.0)
+    return len(found) == TOPICS and set(found.values()) == {1} and all(abs(len(s) - mean) <= within for s in shares)
+
+
+def test_topics_are_shared_out_and_nothing_is_lost(member: MakeMember, clients: Clients, pulsar: PulsarCluster) -> None:
+    """Bridges join, one is killed, one is stopped; each message of each topic comes, and none early."""
+    first = member()
+    names = [f"persistent://public/default/shared-{uuid.uuid4().hex[:10]}-{number}" for number in range(TOPICS)]
+    client = clients.connect(first.service_url)
+    for name in names:
+        shared(client, name).close()
+    wait_until(lambda: even(first), "one bridge owns all topics", timeout=PATIENCE_S)
+
+    producers = [clients.connect(pulsar.service_url).create_producer(name) for name in names]
+    sent: dict[str, int] = {}
+
+    def send(what: str) -> None:
+        for number, producer in enumerate(producers):
+            due = now_ms() + 1_000 * (5 + 10 * (number % 3))
+            sent[f"{what}-{number}"] = due
+            publish(producer, [f"{what}-{number}"], deliver_at=due)
+
+    send("alone")
+    second = member()
+    began = takeovers(first)
+    wait_until(lambda: even(first, second), "two share", timeout=PATIENCE_S)
+    assert takeovers(first, second) - began <= 1.2 * TOPICS / 2 + 1
+    send("two")
+    third = member()
+    began = takeovers(first, second)
+    wait_until(lambda: even(first, second, third), "three share", timeout=PATIENCE_S)
+    assert takeovers(first, second, third) - began <= 1.2 * TOPICS / 3 + 1
+    send("three")
+
+    def everything_has_a_standby() -> bool:
+        ready = [each for bridge in (first, second, third) for each in bridge.get("/admin/v2/delayed/topics")[1]]
+        return {each["topic"] for each in ready if each["standbyPosition"] is not None} >= set(names)
+
+    wait_until(everything_has_a_standby, "a standby for each topic", timeout=PATIENCE_S)
+    began = takeovers(first, second)
+    of_third = len(owned(third))
+    third.kill()
+    wait_until(lambda: even(first, second), "two share what the third one had", timeout=PATIENCE_S)
+    assert takeovers(first, second) - began <= 1.2 * of_third + 2
+    first.stop()
+    wait_until(lambda: even(second), "the last one has all", timeout=PATIENCE_S)
+    received: dict[str, Any] = {}
+    last = clients.connect(second.service_url)
+    for number, name in enumerate(names):
+        for each in drain(shared(last, name), 3):
+            received[each.text] = each.at_ms
+        assert {text for text in received if text.endswith(f"-{number}")} == {
+            f"{what}-{number}" for what in ("alone", "two", "three")
+        }
+    assert all(at_ms >= sent[text] for text, at_ms in received.items())
+
+
+def test_any_bridge_answers_for_any_topic(member: MakeMember, clients: Clients, topic: str) -> None:
+    """Lookups and REST of a bridge that no client has asked for the topic lead to its owner."""
+    first, second = member(), member()
+    consumer = shared(clients.connect(first.service_url), topic)
+    wait_until(lambda: first.topic(topic).get("role") == "owner", "the first one is the owner")
+    publish(clients.connect(first.service_url).create_producer(topic), ["later"], deliver_at=now_ms() + 60_000)
+    wait_until(lambda: second.topic(topic).get("standbyPosition") is not None, "the second one is ready")
+    assert first.topic(topic)["role"] == "owner", "who joins does not depose"
+    assert second.stats(topic)["owner"] == first.service_url
+    assert [each["url"] for each in second.get("/admin/v2/delayed/members")[1]["members"]] == sorted(
+        [first.service_url, second.service_url]
+    )
+    client = clients.connect(second.service_url)
+    publish(client.create_producer(topic), ["now"])
+    assert texts(drain(consumer, 1)) == ["now"]
+
+
+def test_a_bridge_that_does_not_answer_stops_moves_only(
+    member: MakeMember, clients: Clients, topic: str, pulsar: PulsarCluster
+) -> None:
+    """Frozen, it has its topics until the broker drops it; then the other one has them."""
+    first, second = member(), member()
+    consumer = shared(clients.connect(first.service_url), topic)
+    producer = clients.connect(pulsar.service_url).create_producer(topic)
+    publish(producer, ["before"])
+    assert texts(drain(consumer, 1)) == ["before"]
+    wait_until(lambda: second.topic(topic).get("standbyPosition") is not None, "the second one is ready")
+    first.freeze()
+    try:
+        publish(producer, ["meanwhile"])
+        silent = {"url": first.service_url, "webUrl": first.web_url, "owned": None, "load": None}
+        wait_until(lambda: silent in second.get("/admin/v2/delayed/members")[1]["members"], "it does not answer")
+        found = admin(pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"]["__delay-bridge"]
+        assert found["activeConsumerName"] == first.service_url
+        wait_until(lambda: second.topic(topic).get("role") == "owner", "the broker has dropped it", timeout=90)
+        assert texts(drain(shared(clients.connect(second.service_url), topic), 1)) == ["meanwhile"]
+    finally:
+        first.thaw()
+    wait_until(lambda: first.topic(topic).get("role") != "owner", "it knows that it is not the owner")
