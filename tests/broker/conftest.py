@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from bridge.app import Bridge
 from bridge.config import Settings
-from bridge.embedded import EmbeddedError
+from bridge.embedded import EmbeddedError, EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, Broker
 from tests.changed_limits import changed
 from tests.clients import Clients
@@ -64,6 +64,16 @@ def configured_bridge(
     process = BridgeProcess(configured_broker, tmp_path_factory.mktemp("bridge")).start()
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="module")
+def mortal_pulsar() -> Iterator[EmbeddedPulsar]:
+    """A broker that tests of this module may kill, if they start it again; use topics of your own."""
+    try:
+        with EmbeddedPulsar(progress=False) as broker:
+            yield broker
+    except EmbeddedError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture

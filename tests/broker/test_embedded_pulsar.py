@@ -70,37 +70,40 @@ def test_shared_cluster_serves_clients(pulsar: PulsarCluster, topic: str) -> Non
     assert read(pulsar, topic, 2) == [b"one", b"two"]
 
 
-def test_two_run_at_once_and_write_only_into_their_own_folders(make_pulsar: PulsarFactory) -> None:
+def test_two_run_at_once_and_write_only_into_their_own_folders(
+    mortal_pulsar: EmbeddedPulsar, make_pulsar: PulsarFactory
+) -> None:
     home = ensure_distribution()
     before = files_of(home)
-    first, second = make_pulsar(), make_pulsar(config={"delayedDeliveryTickTimeMillis": "77"})
+    first, second = mortal_pulsar, make_pulsar(config={"delayedDeliveryTickTimeMillis": "77"})
     assert first.pid != second.pid
     for broker in (first, second):
         assert admin(broker, "brokers/standalone") == [broker.web_url.removeprefix("http://")]
     assert admin(second, "brokers/configuration/runtime")["delayedDeliveryTickTimeMillis"] == "77"
     assert files_of(home) == before
-    listening = [c.laddr for c in psutil.Process(first.pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    listening = [c.laddr for c in psutil.Process(second.pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     assert {address.ip for address in listening} == {"127.0.0.1"}
-    folder = first.data_dir
+    folder = second.data_dir
     assert folder is not None
-    first.stop()
+    second.stop()
     assert not folder.exists()
-    assert first.pid is None
+    assert second.pid is None
+    assert first.pid is not None
 
 
-def test_killed_broker_comes_back_with_its_data(private_pulsar: EmbeddedPulsar, topic: str) -> None:
-    urls = (private_pulsar.service_url, private_pulsar.web_url)
-    pid = private_pulsar.pid
+def test_killed_broker_comes_back_with_its_data(mortal_pulsar: EmbeddedPulsar, topic: str) -> None:
+    urls = (mortal_pulsar.service_url, mortal_pulsar.web_url)
+    pid = mortal_pulsar.pid
     assert pid is not None
-    send(private_pulsar, topic, b"kept")
-    private_pulsar.kill()
-    assert private_pulsar.pid is None
+    send(mortal_pulsar, topic, b"kept")
+    mortal_pulsar.kill()
+    assert mortal_pulsar.pid is None
     assert not psutil.pid_exists(pid)
-    private_pulsar.start()
-    assert (private_pulsar.service_url, private_pulsar.web_url) == urls
-    assert read(private_pulsar, topic, 1) == [b"kept"]
+    mortal_pulsar.start()
+    assert (mortal_pulsar.service_url, mortal_pulsar.web_url) == urls
+    assert read(mortal_pulsar, topic, 1) == [b"kept"]
     with pytest.raises(EmbeddedError, match="already running"):
-        private_pulsar.start()
+        mortal_pulsar.start()
 
 
 @LONG_FORM

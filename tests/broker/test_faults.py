@@ -388,19 +388,19 @@ def test_topic_unloaded_under_load(client: Any, bridge: BridgeProcess, pulsar: P
 
 
 def test_broker_killed_and_restarted_under_load(
-    private_pulsar: EmbeddedPulsar, private_bridge: BridgeFactory, clients: Clients
+    mortal_pulsar: EmbeddedPulsar, private_bridge: BridgeFactory, clients: Clients
 ) -> None:
     topic = some_topic("killed-broker")
-    bridge = private_bridge(private_pulsar)
+    bridge = private_bridge(mortal_pulsar)
     client = clients.connect(bridge.service_url)
     consumer = shared(client, topic)
     with Collector(consumer) as collector:
         with Load(client, topic) as load:
             wait_until(lambda: len(collector.received) > 300, "load", timeout=30)
-            private_pulsar.kill()
+            mortal_pulsar.kill()
             wait_until(lambda: bridge.ready()[0] == 503, "not ready")
             assert bridge.ready()[1]["reason"]
-            private_pulsar.start()
+            mortal_pulsar.start()
             wait_until(lambda: bridge.ready()[0] == 200, "ready", timeout=30)
             there = len(collector.received)
             wait_until(lambda: len(collector.received) > there + 300, "load again", timeout=60)
@@ -411,11 +411,11 @@ def test_broker_killed_and_restarted_under_load(
 
 
 def test_acks_that_a_killed_broker_forgot(
-    private_pulsar: EmbeddedPulsar, private_bridge: BridgeFactory, clients: Clients
+    mortal_pulsar: EmbeddedPulsar, private_bridge: BridgeFactory, clients: Clients
 ) -> None:
     """Brokers store acks once a second: the bridge knows better, and tells the broker."""
     topic = some_topic("forgotten-acks")
-    bridge = private_bridge(private_pulsar)
+    bridge = private_bridge(mortal_pulsar)
     client = clients.connect(bridge.service_url)
     consumer = shared(client, topic)
     producer = client.create_producer(topic)
@@ -424,10 +424,10 @@ def test_acks_that_a_killed_broker_forgot(
     publish(producer, map(str, range(500)))
     publish(producer, map(str, range(500, 1_000)), deliver_at=now_ms() + 100)
     assert len(drain(consumer, 1_000)) == 1_000
-    wait_until(lambda: backlog(private_pulsar, topic) == 1, "acks")
-    private_pulsar.kill()
-    private_pulsar.start()
+    wait_until(lambda: backlog(mortal_pulsar, topic) == 1, "acks")
+    mortal_pulsar.kill()
+    mortal_pulsar.start()
     again = drain_all(consumer, 10_000, limit=1)
     again += drain_all(consumer, 1_000)
     assert texts(again) == [unacked.text]
-    wait_until(lambda: backlog(private_pulsar, topic) == 0, "the broker's cursor repaired")
+    wait_until(lambda: backlog(mortal_pulsar, topic) == 0, "the broker's cursor repaired")
