@@ -8,6 +8,7 @@ import structlog
 from aiohttp import web
 
 from bridge.broker.admin import AdminClient
+from bridge.broker.clocks import ClockComparison
 from bridge.broker.pool import BrokerPool
 from bridge.clock import wall_clock_ms
 from bridge.config import LOOPBACK, Settings
@@ -95,7 +96,7 @@ class Bridge:
     @property
     def clock_offset_s(self) -> float | None:
         """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
-        return None if self._admin is None else self._admin.clock_offset_s
+        return None if self._admin is None else self._admin.clocks.offset_s
 
     @property
     def admin_failures(self) -> int:
@@ -159,7 +160,9 @@ class Bridge:
         try:
             await self._read_certificates()
             connections = self.limits.connections
-            admin = self._admin = AdminClient(settings.broker_web_url, connections, token, self.trusted)
+            most_ms = settings.max_clock_offset_ms
+            clocks = ClockComparison(None if most_ms is None else most_ms / 1000)
+            admin = self._admin = AdminClient(settings.broker_web_url, connections, token, self.trusted, clocks)
             pool = self._pool = BrokerPool(settings.broker_service_url, connections, token, trusted=self.trusted)
             await self._serve(store, admin, pool)
         except BaseException:

@@ -188,6 +188,12 @@ class Settings(BaseSettings):
         default="",
         description="folder or URI where Spark jobs write, if not in the data directory: for workers on other machines",
     )
+    max_clock_offset_ms: DurationMs | None = Field(
+        default=None,
+        ge=1_000,
+        description="a bridge whose clock is further from the broker's, as several answers say, owns no topic, e.g. "
+        "5s; brokers tell whole seconds; by default it only warns",
+    )
     cluster: str = Field(default="pulsar", min_length=1, description="the label `cluster` of all metrics")
     max_client_connections: int = Field(default=10_000, ge=1, description="further clients are refused")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")

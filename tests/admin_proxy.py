@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 import aiohttp
@@ -68,6 +70,8 @@ class AdminProxy:
     def __init__(self, web_url: str) -> None:
         self.url = ""
         self.spoiled = 0
+        self.ahead_s = 0.0
+        """What it dates its answers by is so far ahead of this machine's clock."""
         self._behind = web_url.rstrip("/")
         self._matches: Callable[[str, str], bool] = lambda method, path: False
         self._change: Callable[[str], str] | None = None
@@ -107,7 +111,8 @@ class AdminProxy:
             text, status = await answer.text(), answer.status
             kind = answer.headers.get("Content-Type", "application/json").partition(";")[0]
         if not self._matches(request.method, request.raw_path):
-            return web.Response(status=status, text=text if status != 204 else None, content_type=kind)
+            dated = {"Date": formatdate(time.time() + self.ahead_s, usegmt=True)}
+            return web.Response(status=status, text=text if status != 204 else None, content_type=kind, headers=dated)
         self.spoiled += 1
         if self._kind == "hangs up":
             assert request.transport is not None

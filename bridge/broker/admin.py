@@ -14,6 +14,7 @@ from yarl import URL
 from bridge.broker import answers
 from bridge.broker.answers import TopicStats
 from bridge.broker.candidates import Candidates
+from bridge.broker.clocks import ClockComparison
 from bridge.broker.connection import describe
 from bridge.clock import wall_clock_ms
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
@@ -57,14 +58,14 @@ class AdminClient:
         limits: ConnectionLimits,
         auth_token: str | None = None,
         trusted: TrustedServers | None = None,
+        clocks: ClockComparison | None = None,
     ) -> None:
         """Open no connection yet. Must be called on an event loop. `trusted`: by default the system's authorities."""
         self._trusted = TrustedServers() if trusted is None else trusted
         headers = {"Authorization": f"Bearer {auth_token}"} if auth_token else {}
         self._limits = limits
         self._web_url = web_url.rstrip("/")
-        self.clock_offset_s: float | None = None
-        """How far at least the broker's clock is ahead of this machine's, by its last answer; None before that."""
+        self.clocks = ClockComparison() if clocks is None else clocks
         self.failures = 0
         """Calls without an answer that can be read."""
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
@@ -245,8 +246,7 @@ class AdminClient:
             told_s = parsedate_to_datetime(date).timestamp()
         except (ArithmeticError, LookupError, TypeError, ValueError):  # no time
             return
-        least, most = told_s - wall_clock_ms() / 1000, told_s + 1 - sent_s
-        self.clock_offset_s = least if least > 0 else min(most, 0.0)
+        self.clocks.note(told_s, sent_s, wall_clock_ms() / 1000, asyncio.get_running_loop().time())
 
 
 def _namespace_path(topic: str) -> str:

@@ -54,7 +54,7 @@ class Readiness:
                 return str(error)
             return None
         self._failures = 0
-        return None
+        return admin.clocks.doubt
 
     def _note(self, reason: str | None) -> None:
         if self._stopping:

@@ -31,6 +31,10 @@ def serve(
         str | None, typer.Option(metavar="ADDRESS", help="Address to listen on for REST and health.")
     ] = None,
     web_port: Annotated[int | None, port_option("Port of REST and health; 0 chooses a free one.")] = None,
+    max_clock_offset: Annotated[
+        str | None,
+        typer.Option(metavar="D", help="A bridge whose clock is further off owns no topic: 5s."),
+    ] = None,
     config: ConfigFile = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     log_format: LogFormatOption = None,
@@ -53,6 +57,7 @@ def serve(
         advertised_address=advertised_address,
         web_host=web_host,
         web_port=web_port,
+        max_clock_offset_ms=max_clock_offset,
         log_level=log_level,
         log_format=log_format,
     ).settings

@@ -155,7 +155,13 @@ class Tenure:
         Raises what one of its tasks ended by; `Failed` for what is not `EXPECTED`.
         """
         stopped = self._chores.spawn(closing.wait())
-        chores = (self._keep_checkpoints, self._look_after_reading, self._maintain, self._let_go, self._policies.run)
+        chores = (
+            self._keep_checkpoints,
+            self._look_after_reading,
+            self._maintain,
+            self._let_go,
+            self._policies.run,
+        )
         for chore in chores:
             self._chores.spawn(chore())
         self._chores.spawn(self.transactions.run())
@@ -267,6 +273,8 @@ class Tenure:
             if self.index.damage.is_any and (self._healing is None or self._healing.done()):
                 self._healing = self.spawn(self._heal())
             self.durability.checkpoint()
+            if (doubt := self._context.admin.clocks.doubt) is not None:
+                self.ownership.give_up(doubt)
             if loop.time() - polled > self._limits.cursor_poll_s:
                 polled = loop.time()
                 for subscription in self._subscriptions.values():

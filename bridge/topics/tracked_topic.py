@@ -87,6 +87,8 @@ class TrackedTopic:
                 await self._serve_or_pass()
             except Failed as failed:
                 self.reason = f"failed: {failed}"
+            except AdminError as error:
+                log.debug("cannot see who owns the topic", topic=self.topic, reason=str(error))
             except Exception as error:  # whatever it is: begin again rather than leave the topic alone
                 self._note_failed(error)
             if self._loop.time() - started > self._context.limits.retry_backoff_s[-1]:
@@ -96,6 +98,9 @@ class TrackedTopic:
     async def _serve_or_pass(self) -> None:
         await self.presence.rest(lambda: [] if self.index is None else self.index.views())
         if self._closing.is_set():
+            return
+        if (doubt := self._context.admin.clocks.doubt) is not None:
+            await self._leave_to_others(doubt)
             return
         try:
             await self._serve()
@@ -108,6 +113,15 @@ class TrackedTopic:
             await self._pass_through(error)
             if isinstance(error, StoreError):
                 await self._until_stored()
+
+    async def _leave_to_others(self, doubt: str) -> None:
+        """What is due is for a bridge to say that knows what time it is."""
+        self._note_failure(doubt)
+        known = await self._context.admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+        elected = self._context.peers.judge(self.topic, self._context.advertised_url, known, settled=False)
+        self._note_owner(elected)
+        if elected.url not in (None, self._context.advertised_url):
+            self.send_consumers_away()
 
     async def _until_stored(self) -> None:
         """To stand again before the disk takes anything would only take the topic from a bridge that can serve it.

@@ -1,12 +1,16 @@
 """The bridge's wall clock is set: never early by it, and no longer than a second until a step is noticed."""
 
 import asyncio
+from typing import Any, NamedTuple
 
 import pytest
 
 from bridge.app import Bridge
 from bridge.clock import wall_clock_ms
+from tests.admin_proxy import AdminProxy
 from tests.broker.conftest import InProcessFactory
+from tests.cluster import PulsarCluster
+from tests.helpers import wait_until_async
 from tests.raw_client import RawClient, raw_client
 
 HOUR_MS = 3_600_000
@@ -133,3 +137,45 @@ async def test_due_times_nobody_means(client: RawClient, clock: Clock) -> None:
     clock.offset_ms = 11 * YEAR_MS
     assert sorted([(await client.message(1.5)).position for _ in held[1:]]) == held[1:]
     await nothing_comes(client, 0.2)
+
+
+class Reached(NamedTuple):
+    """A broker by other URLs than its own."""
+
+    service_url: str
+    web_url: str
+
+
+async def test_a_bridge_whose_clock_is_off_leaves_topics_to_others(
+    bridge_here: InProcessFactory, pulsar: PulsarCluster, topic: str
+) -> None:
+    """It owns a topic when its clock goes wrong: another bridge takes it, and its clients are sent there."""
+    quick = {"broker_check_s": 0.2, "broker_check_retry_s": 0.2}
+    async with AdminProxy(pulsar.web_url) as proxy:
+        wrong = await bridge_here(Reached(pulsar.service_url, proxy.url), quick, max_clock_offset_ms=2_000)
+        client = await raw_client(wrong.advertised_url)
+        await client.produce(topic)
+        await client.consume(topic)
+        client.flow(10)
+        position = await client.publish(b"before", sequence_id=1)
+        assert (await client.message()).position == position
+        client.ack(position)
+        assert wrong.topics is not None
+        tracked: Any = wrong.topics.get(topic)
+        proxy.ahead_s = 60.0
+        await wait_until_async(lambda: tracked.role != "owner", "it gives the topic up", timeout=20)
+        await wait_until_async(lambda: wrong.not_ready is not None, "it is not ready")
+        assert "max_clock_offset_ms, 2000 ms" in str(wrong.not_ready)
+        await wait_until_async(lambda: "clocks of this machine" in str(tracked.warnings()), "operators are told")
+
+        right = await bridge_here()
+        other = await raw_client(right.advertised_url)
+        await other.consume(topic)
+        other.flow(10)
+        position = await client.publish(b"meanwhile", sequence_id=2)
+        assert (await other.message()).position == position
+        await wait_until_async(lambda: tracked.owner == right.advertised_url, "it knows the owner")
+
+        proxy.ahead_s = 0.0
+        await wait_until_async(lambda: wrong.not_ready is None, "it is ready again")
+        await wait_until_async(lambda: tracked.role == "standby", "it stands behind the owner")

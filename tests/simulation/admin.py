@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from bridge.broker.admin import AdminClient, AdminError
+from bridge.broker.clocks import ClockComparison
 from bridge.protocol.pulsar_pb2 import CommandSubscribe
 from tests.simulation.cluster import Cluster
 from tests.simulation.ledgers import Cursor, Topic
@@ -26,7 +27,7 @@ class SimulatedAdmin(AdminClient):
         """Nothing is opened."""
         self._web_url = "http://simulated"
         self._limits = SMALL.connections
-        self.clock_offset_s = None
+        self.clocks = ClockComparison()
         self.failures = 0
         self._cluster = cluster
         self._chance = chance
