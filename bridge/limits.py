@@ -221,6 +221,8 @@ class TopicLimits:
     """What was seen so lately is told to who asks for the owner; else it is looked at first."""
     owner_wait_s: float = 2.0
     """That does not keep who asks for longer."""
+    next_owner_s: float = 1.0
+    """So long a bridge that stops waits for the broker to say who is the next owner."""
     election_lasts_s: float = 3.0
     """It takes the broker a second; a bridge that is alone need not wait for that."""
     election_untold_s: float = 5.0
@@ -257,6 +259,8 @@ class MemberLimits:
     """So long another bridge may take to say what it owns."""
     orphan_after_s: float = 5.0
     """A topic partition that nobody owns for so long is served by whoever remembers it."""
+    remembered_s: float = 15.0
+    """A bridge that the broker does not list any more is one all the same for so long, if it answers."""
     moves_at_once: int = 3
     """Topic partitions that a bridge takes over from others after one look."""
 

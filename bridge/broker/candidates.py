@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     def level(self) -> int:
         """What it says of its priority level; the broker elects among those of the lowest. 0 where it says nothing."""
         said = self.metadata.get(LEVEL, "")
-        return int(said) if said.isascii() and said.isdecimal() and len(said) < 10 else 0
+        return int(said) if said.isascii() and said.isdecimal() and len(said) <= 10 else 0
 
 
 class Candidates(NamedTuple):

@@ -39,6 +39,7 @@ class Balance:
         self._own_url = context.advertised_url
         self._wanted: list[str] = []  # to be taken over as soon as this bridge is ready for them
         self._taking: dict[str, float] = {}  # since when, by the event loop's clock
+        self._listed: dict[str, tuple[Member, float]] = {}
         self._orphans = Orphans(self._limits.orphan_after_s)
 
     async def run(self) -> None:
@@ -60,19 +61,23 @@ class Balance:
 
     async def look(self) -> None:
         """Look who is there and what they own, and take what this bridge is to have. Raises AdminError."""
-        self.members = await self._membership.look()
+        found = await self._membership.look()
+        listed = {member.url for member in found}
+        self.members = self._remembered(found)
         others = [member for member in self.members if member.url != self._own_url]
         answers = dict(zip(others, await all_of(self._asked(member) for member in others), strict=True))
+        gone = [member for member, loads in answers.items() if loads is None and member.url not in listed]
+        self.members = [member for member in self.members if member not in gone]
         shares = {member.url: loads for member, loads in answers.items() if loads is not None}
         self.shares = shares = {**shares, self._own_url: self._topics.owned()}
         invited = invitations(self._own_url, shares, self._context.standby_count)
-        self._wanted = []
         now_s = asyncio.get_running_loop().time()
-        if len(shares) == len(self.members):  # who does not answer owns something that is not known
+        whole = len(shares) == len(self.members)  # who does not answer owns something that is not known
+        if whole:
             self._wanted = self._to_take(shares, now_s)
             invited.update(self._orphans.of(shares, now_s))
         self._topics.invite(invited.union(self._wanted, self._taking), owned_elsewhere(self._own_url, shares))
-        for topic in self._wanted:
+        for topic in self._wanted if whole else ():
             if self._topics.take_over(topic):
                 self._taking[topic] = now_s
 
@@ -89,6 +94,15 @@ class Balance:
         left[self._own_url] = {**dict.fromkeys(self._taking, 1.0), **own}
         room = self._limits.moves_at_once - len(self._taking)
         return moves(self._own_url, left, self._ready(shares), room)
+
+    def _remembered(self, listed: list[Member]) -> list[Member]:
+        """With those that were listed just now, who may have lost their place for a moment; they have to answer."""
+        now_s = asyncio.get_running_loop().time()
+        self._listed.update({member.url: (member, now_s) for member in listed})
+        for url, (_, at_s) in list(self._listed.items()):
+            if now_s - at_s > self._limits.remembered_s:
+                del self._listed[url]
+        return [member for member, _ in self._listed.values()]
 
     def _ready(self, shares: Shares) -> set[str]:
         """What is at hand is taken first, then what this bridge has begun to read."""

@@ -25,8 +25,8 @@ from bridge.refill.rebuild_status import RebuildStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.kept_index import KeptIndex
-from bridge.topics.pass_through import PassThrough, is_refusal, stand, try_to_read
-from bridge.topics.standing.election import FIRST_LEVEL, level_before, level_behind
+from bridge.topics.pass_through import PassThrough, is_refusal, try_to_read
+from bridge.topics.standing.line import PlaceInLine
 from bridge.topics.standing.ownership import Ownership
 from bridge.topics.standing.presence import Presence
 from bridge.topics.standing.standby import Standby
@@ -72,8 +72,7 @@ class TrackedTopic:
         self._loop = asyncio.get_running_loop()
         self._ownership: Ownership | None = None
         self._standby: Standby | None = None
-        self._takes_over = False
-        self._level = FIRST_LEVEL
+        self._line = PlaceInLine()
         self._closing = asyncio.Event()
 
     # -- life cycle
@@ -105,7 +104,7 @@ class TrackedTopic:
         try:
             await self._serve()
         except EXPECTED as error:
-            if not self._closing.is_set() and not self.presence.resting and not self._takes_over:
+            if not self._closing.is_set() and not self.presence.resting and not self._line.takes_over:
                 self._note_failure(str(error))
             if getattr(error, "code", None) == ServerError.TopicNotFound and not self.has_consumers:
                 self.unneeded = True
@@ -117,10 +116,15 @@ class TrackedTopic:
     async def _leave_to_others(self, doubt: str) -> None:
         """What is due is for a bridge to say that knows what time it is."""
         self._note_failure(doubt)
-        known = await self._context.admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
-        elected = self._context.peers.judge(self.topic, self._context.advertised_url, known, settled=False)
-        self._note_owner(elected)
-        if elected.url not in (None, self._context.advertised_url):
+        await self._send_consumers_to_owner()
+
+    async def _send_consumers_to_owner(self) -> None:
+        """Whoever that is by the broker's word, if it is another bridge. Raises AdminError."""
+        context = self._context
+        known = await context.admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
+        elected = context.peers.judge(self.topic, context.advertised_url, known, settled=False)
+        if elected.url not in (None, context.advertised_url):
+            self._note_owner(elected)
             self.send_consumers_away()
 
     async def _until_stored(self) -> None:
@@ -278,7 +282,7 @@ class TrackedTopic:
     async def _be_elected(self, ownership: Ownership) -> None:
         if self.passing.reason is not None:
             await try_to_read(ownership.connection, self.topic)
-        before = await self._stand(ownership)
+        before = await self._line.stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
         self._standby = Standby(self.topic, ownership.connection, self._context, self.kept.to_follow_with)
@@ -290,27 +294,12 @@ class TrackedTopic:
             self._standby = None
         self._note_owner(Elected(self._context.advertised_url))  # whoever asks meanwhile is to come here
 
-    async def _stand(self, ownership: Ownership) -> Candidates | None:
-        """Behind all others, or before them to take over; returns who stood before, None where that is not known."""
-        takes_over, self._takes_over = self._takes_over, False
-        try:
-            known = await self._context.admin.candidates(self.topic, HIDDEN_SUBSCRIPTION)
-        except AdminError:  # the topic may be about to come into being
-            known = None
-        if known is not None and takes_over:
-            self._level = level_before(known)
-        elif known is not None and known.all:
-            self._level = level_behind(known)
-        # Else as before: after a broker's end the former owner is before its standbys again.
-        await stand(ownership, self._context.admin, self._level)
-        return known
-
     def take_over(self) -> bool:
         """Become the owner in the place of another bridge; False if this one is not ready to."""
         if self.role != "standby" or self.standby_position is None or self.presence.resting:
             return False
         log.info("taking the topic over", topic=self.topic, owner=self.owner)
-        self._takes_over = True
+        self._line.takes_over = True
         self._give_up("to take the topic over")
         return True
 
@@ -404,6 +393,11 @@ class TrackedTopic:
         finally:
             if ownership is not None:
                 await ownership.resign(unsubscribe=self.unneeded)
+            if tenure is not None and self._closing.is_set() and self.has_consumers:
+                # Who is elected now waits for nobody, and clients need not find out who it is.
+                with contextlib.suppress(AdminError, TimeoutError):
+                    async with asyncio.timeout(self._context.limits.topics.next_owner_s):
+                        await self._send_consumers_to_owner()
 
     async def _end(self, tenure: Tenure) -> None:
         try:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from bridge.broker.candidates import Candidate, Candidates
+from bridge.broker.candidates import LEVEL, Candidate, Candidates
+from bridge.broker.clocks import ClockComparison
 from bridge.broker.connection import BrokerError
 from bridge.clock import system_randbits
 from bridge.ledgers.internal_stats import CursorState, LedgerState
@@ -20,6 +21,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import BaseCommand, ServerError
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
+from bridge.topics.standing.election import FIRST_LEVEL, LAST_LEVEL, Election, level_before, level_behind
 from bridge.topics.standing.ownership import Ownership
 from bridge.topics.topics import SyncLoop
 from bridge.topics.tracked_topic import TrackedTopic
@@ -76,6 +78,7 @@ class Admin:
 
     def __init__(self) -> None:
         self.known = Candidates(None, [Candidate(OWN)])
+        self.clocks = ClockComparison()
         self.meanwhile: list[Callable[[], None]] = []
         self.asked = 0
 
@@ -303,3 +306,47 @@ def context(store: SimulatedStore, connection: Connection, syncing: SyncLoop, fa
         failures=failures,
         limits=QUICK,
     )
+
+
+# -- the line
+
+
+def listed(*levels: int, active: str | None = None) -> Candidates:
+    return Candidates(active, [Candidate(f"pulsar://b-{level}:6650", None, {LEVEL: str(level)}) for level in levels])
+
+
+def test_who_comes_stands_behind_all_others() -> None:
+    assert level_behind(Candidates(None, ())) == FIRST_LEVEL
+    assert level_behind(listed(7, 9)) == 10
+    assert level_behind(listed(LAST_LEVEL)) == LAST_LEVEL
+    assert level_behind(Candidates(None, [Candidate("pulsar://of-an-older-version:6650")])) == 1
+
+
+def test_who_takes_over_stands_before_all_others() -> None:
+    assert level_before(listed(7, 9)) == 6
+    assert level_before(listed(0)) == 0, "the broker chooses"
+    assert level_before(Candidates(None, ())) == FIRST_LEVEL
+
+
+@pytest.mark.parametrize("said", ["", "-3", "x", "9" * 30, "٣"])
+def test_a_level_that_cannot_be_is_none(said: str) -> None:
+    assert Candidate(OTHER, None, {LEVEL: said}).level == 0
+
+
+def test_a_former_owner_is_waited_for_until_its_candidacy_is_over() -> None:
+    """It may stand anew by then, under the same name."""
+    election = Election(OWN, QUICK.topics, 0.0, Candidates(OTHER, [Candidate(OTHER, connected_ms=1)]))
+    own = Candidate(OWN, connected_ms=5)
+    assert not election.is_won(Candidates(OTHER, [Candidate(OTHER, connected_ms=1), own]), 0.1)
+    assert not election.is_won(Candidates(OWN, [Candidate(OTHER, connected_ms=1), own]), 0.2)
+    assert not election.is_won(Candidates(OTHER, [Candidate(OTHER, connected_ms=9), own]), 0.3), "it is elected again"
+    assert not election.is_won(Candidates(OWN, [Candidate(OTHER, connected_ms=9), own]), 0.4)
+    assert election.is_won(Candidates(OWN, [Candidate(OTHER, connected_ms=12), own]), 0.5)
+
+
+def test_a_former_owner_of_whom_nothing_is_known_is_waited_for() -> None:
+    election = Election(OWN, QUICK.topics, 0.0)
+    both = [Candidate(OTHER, connected_ms=9), Candidate(OWN, connected_ms=5)]
+    assert not election.is_won(Candidates(OWN, both), 0.1)
+    undated = Election(OWN, QUICK.topics, 0.0, Candidates(OTHER, [Candidate(OTHER)]))
+    assert not undated.is_won(Candidates(OWN, both), 0.1), "this broker does not say since when"

@@ -24,6 +24,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.refill.gaps import GapFiller
 from bridge.refill.spark_rebuild import SparkRebuild
 from bridge.topics.context import BridgeContext
+from bridge.topics.pass_through import is_refusal
 from bridge.topics.transactions import acks_of
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
 
@@ -80,6 +81,8 @@ class Standby:
                 await self._be_ready(backoff)
             except EXPECTED as error:
                 log.debug("not ready to take the topic over", topic=self._topic, reason=str(error))
+                if is_refusal(error):  # policies leave no place: others need it more
+                    await asyncio.sleep(self._context.limits.topics.refused_again_s)
             await asyncio.sleep(backoff.next_s())
 
     async def _be_ready(self, backoff: Backoff) -> None:
