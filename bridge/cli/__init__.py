@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.app import StartError
-from bridge.cli import bench, config, demo, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import bench, config, demo, members, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -29,6 +29,7 @@ app.command()(demo.demo)
 app.command()(standalone.standalone)
 app.command()(serve.serve)
 app.command()(topics.topics)
+app.command()(members.members)
 app.command()(stats.stats)
 app.command()(stats.partitions)
 app.command()(pending.pending)

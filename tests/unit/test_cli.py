@@ -44,13 +44,26 @@ def run(*arguments: object) -> int:
     return int(caught.value.code or 0)
 
 
+MEMBERS = {
+    "members": [
+        {"url": "pulsar://a:6650", "webUrl": "http://a:8081", "owned": 1_200, "load": 1_300.52},
+        {"url": "pulsar://b:6650", "webUrl": None, "owned": None, "load": None},
+    ],
+    "trouble": "for a test",
+}
+
+
 @pytest.fixture
 def admin_url() -> Iterator[str]:
     """A REST interface that tracks one topic, and under /broken answers no JSON."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = {"/admin/v2/delayed/topics": json.dumps([TOPIC]), "/broken/admin/v2/delayed/topics": "<html>"}
+            known = {
+                "/admin/v2/delayed/topics": json.dumps([TOPIC]),
+                "/admin/v2/delayed/members": json.dumps(MEMBERS),
+                "/broken/admin/v2/delayed/topics": "<html>",
+            }
             body = known.get(self.path, "").encode()
             self.send_response(200 if body else 404)
             self.end_headers()
@@ -127,6 +140,23 @@ def test_tables_break_no_number_on_a_terminal(
     assert max(map(len, out.splitlines())) <= 80
     assert "7,676,297" in out
     assert "2027-01-15T08:00:00.000Z" in out
+
+
+def test_members_as_a_table(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:
+    assert run("members", "--admin-url", admin_url) == 0
+    told = capsys.readouterr()
+    lines = [line.split() for line in told.out.splitlines()]
+    assert lines[0] == ["bridge", "REST", "topics", "load"]
+    assert lines[-2:] == [
+        ["pulsar://a:6650", "http://a:8081", "1,200", "1300.5"],
+        ["pulsar://b:6650", "-", "silent", "-"],
+    ]
+    assert "the other bridges are not known: for a test" in told.err
+
+
+def test_members_as_json(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:
+    assert run("members", "--admin-url", admin_url, "--output", "json") == 0
+    assert json.loads(capsys.readouterr().out) == MEMBERS
 
 
 def test_topics_as_json(capsys: pytest.CaptureFixture[str], admin_url: str) -> None:

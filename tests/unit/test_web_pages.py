@@ -172,7 +172,8 @@ def overview(**changes: Any) -> Text:
     rows = changes.pop("rows", [ROW])
     total = changes.pop("total", len(rows))
     query = changes.pop("query", TopicsQuery())
-    values = overview_values(cast(answers.Overview, {**OVERVIEW, **changes}), rows, total, query, NOW)
+    members = changes.pop("members", None)
+    values = overview_values(cast(answers.Overview, {**OVERVIEW, **changes}), rows, total, query, NOW, members)
     return Text(ENVIRONMENT.get_template("overview.html").render(**values))
 
 
@@ -189,6 +190,22 @@ def topic(
 
 def subscription(**changes: Any) -> dict[str, Any]:
     return {"s": {**SUBSCRIPTION, **changes}}
+
+
+def member(name: str, owned: int | None, load: float | None) -> answers.Member:
+    return {"url": f"pulsar://{name}:6650", "webUrl": f"http://{name}:8081", "owned": owned, "load": load}
+
+
+def test_the_overview_has_the_bridges_where_there_are_several() -> None:
+    several = [member("a", 3, 3.0), member("b", 1, 1.0), member("c", None, None)]
+    page = overview(members={"members": several, "trouble": None})
+    assert "75 %" in page.text
+    assert "25 %" in page.text
+    assert "does not answer" in page.text
+    assert ("a", {"href": "http://a:8081/", "id": "member-1"}) in page.tags
+    alone: answers.Members = {"members": [member("a", 3, 3.0)], "trouble": None}
+    assert "pulsar://a:6650" not in overview(members=alone).text
+    assert "not allowed to" in overview(members={"members": [], "trouble": "not allowed to"}).text
 
 
 def test_the_overview_has_the_totals_and_each_topic() -> None:

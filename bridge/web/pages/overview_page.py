@@ -70,10 +70,18 @@ def topics_query(given: Mapping[str, str]) -> TopicsQuery:
 
 
 def overview_values(
-    overview: answers.Overview, topics: Sequence[answers.TopicRow], total: int, query: TopicsQuery, now_ms: int
+    overview: answers.Overview,
+    topics: Sequence[answers.TopicRow],
+    total: int,
+    query: TopicsQuery,
+    now_ms: int,
+    members: answers.Members | None = None,
 ) -> dict[str, Any]:
     """Return what the template needs; `total`: the topics that the filter lets through, on all pages."""
+    several = members is not None and (len(members["members"]) > 1 or members["trouble"] is not None)
     return {
+        "members": _shares(members) if members is not None and several else None,
+        "members_trouble": None if members is None else members["trouble"],
         "overview": overview,
         "warnings_shown": WARNINGS_SHOWN,
         "due": [(name, overview["dueWithin"].get(bound, 0)) for bound, name in _BOUNDS],
@@ -85,6 +93,15 @@ def overview_values(
         "why_empty": None if topics else _why_empty(overview, query, total),
         "now_ms": now_ms,
     }
+
+
+def _shares(members: answers.Members) -> list[dict[str, Any]]:
+    """With what part of all work each does, 0 to 1; None where it does not say."""
+    total = sum(each["load"] or 0.0 for each in members["members"])
+    return [
+        {**each, "share": None if each["load"] is None or not total else each["load"] / total}
+        for each in members["members"]
+    ]
 
 
 def _heading(column: Column, query: TopicsQuery) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from bridge.web.pages.topic_page import topic_values
 from bridge.web.request.parameters import topic_name
 from bridge.web.request.served import BRIDGE, limits_of
 from bridge.web.rest.action_routes import ACTIONS
+from bridge.web.rest.members_routes import members_answer
 from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import topic_rows
 from bridge.web.rest.views import topic_stats
@@ -45,7 +46,8 @@ async def overview_page(request: web.Request) -> web.Response:
         topics, query.filter, query.sort, limits_of(request).topics_slice, descending=query.order == "desc"
     )
     shown = rows[query.offset : query.offset + query.limit]
-    values = overview_values(overview, shown, len(rows), query, now_ms)
+    members = members_answer(request.app[BRIDGE])
+    values = overview_values(overview, shown, len(rows), query, now_ms, members)
     return await large_page("overview.html", actor=_actor(request), **values)
 
 
