@@ -42,6 +42,10 @@ class Balance:
         self._listed: dict[str, tuple[Member, float]] = {}
         self._orphans = Orphans(self._limits.orphan_after_s)
 
+    def owner_of(self, topic: str) -> Member | None:
+        """The other bridge that owned a topic partition at the last look."""
+        return next((member for member in self.members if topic in self.shares.get(member.url, ())), None)
+
     async def run(self) -> None:
         """Look, again and again. Whatever goes wrong, topics are served as they are."""
         pauses = Backoff(self._context.randbits, (self._limits.look_s,))

@@ -102,19 +102,28 @@ def test_topics_are_shared_out_and_nothing_is_lost(member: MakeMember, clients: 
 
 def test_any_bridge_answers_for_any_topic(member: MakeMember, clients: Clients, topic: str) -> None:
     """Lookups and REST of a bridge that no client has asked for the topic lead to its owner."""
-    first, second = member(), member()
+    first, *others = bridges = [member() for _ in range(3)]
     consumer = shared(clients.connect(first.service_url), topic)
     wait_until(lambda: first.topic(topic).get("role") == "owner", "the first one is the owner")
     publish(clients.connect(first.service_url).create_producer(topic), ["later"], deliver_at=now_ms() + 60_000)
-    wait_until(lambda: second.topic(topic).get("standbyPosition") is not None, "the second one is ready")
+
+    def ready() -> list[bool]:
+        return sorted(bridge.topic(topic).get("standbyPosition") is not None for bridge in others)
+
+    wait_until(lambda: ready() == [False, True], "one of the others is ready")
     assert first.topic(topic)["role"] == "owner", "who joins does not depose"
-    assert second.stats(topic)["owner"] == first.service_url
-    assert [each["url"] for each in second.get("/admin/v2/delayed/members")[1]["members"]] == sorted(
-        [first.service_url, second.service_url]
-    )
-    client = clients.connect(second.service_url)
-    publish(client.create_producer(topic), ["now"])
-    assert texts(drain(consumer, 1)) == ["now"]
+    urls = sorted(bridge.service_url for bridge in bridges)
+    for number, bridge in enumerate(bridges):
+
+        def knows_all(bridge: BridgeProcess = bridge) -> bool:
+            return [each["url"] for each in bridge.get("/admin/v2/delayed/members")[1]["members"]] == urls
+
+        wait_until(knows_all, "all bridges are known")
+        assert bridge.stats(topic)["owner"] == first.service_url
+        publish(clients.connect(bridge.service_url).create_producer(topic), [f"by {number}"])
+        assert texts(drain(consumer, 1)) == [f"by {number}"]
+        elsewhere = shared(clients.connect(bridge.service_url), topic, f"s-{number}")
+        assert texts(drain(elsewhere, number + 1)) == [f"by {each}" for each in range(number + 1)]
 
 
 def test_a_bridge_that_does_not_answer_stops_moves_only(

@@ -49,7 +49,7 @@ class Standby:
         self._connection = connection
         self._context = context
         self._usable_index = usable_index
-        self._pauses = Backoff(context.randbits, (context.limits.topics.standby_follow_s,))
+        self._pauses = Backoff(context.randbits, (context.limits.topics.standby_check_s,))
         self._wanted = asyncio.Event()
         self._ready: _Ready | None = None
         self._empty_at: Position | None = None

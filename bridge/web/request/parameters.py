@@ -34,11 +34,16 @@ def topic_name(request: web.Request) -> TopicName:
 
 
 def known_topic(request: web.Request) -> TrackedTopic:
-    """Return the topic partition that a request names, whoever owns it. Raises HTTPNotFound when it is not tracked."""
-    name = str(topic_name(request))
-    topics = request.app[BRIDGE].topics
-    topic = None if topics is None else topics.get(name)
+    """Return the topic partition that a request names, whoever owns it.
+
+    Raises HTTPNotFound when it is not tracked here, HTTPTemporaryRedirect if another bridge is known to own it.
+    """
+    name, bridge = str(topic_name(request)), request.app[BRIDGE]
+    topic = None if bridge.topics is None else bridge.topics.get(name)
     if topic is None:
+        owner = None if bridge.balance is None else bridge.balance.owner_of(name)
+        if owner is not None and owner.web_url is not None and owner.url != bridge.advertised_url:
+            raise web.HTTPTemporaryRedirect(f"{owner.web_url}{request.rel_url}")
         raise refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
     return topic
 
