@@ -1,6 +1,7 @@
 """What other bridges own, asked of their REST."""
 
-from typing import Any
+import asyncio
+import json
 
 import aiohttp
 
@@ -42,7 +43,7 @@ class Directory:
             async with asked as answer:
                 if answer.status != 200:
                     raise SilentError(f"{member.web_url}{PATH}: {answer.status} {(await answer.text())[:200]}")
-                return loads_in(await answer.json())
+                return await asyncio.to_thread(loads_in, await answer.text())
         except (aiohttp.ClientError, CertificateError, TimeoutError, ValueError, OSError) as error:
             raise SilentError(f"{member.web_url}{PATH}: {str(error) or type(error).__name__}") from error
 
@@ -55,12 +56,12 @@ class Directory:
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
 
 
-def loads_in(body: Any) -> Loads:
+def loads_in(text: str) -> Loads:
     """Read the answer. Raises ValueError."""
     try:
-        found = {str(each["topic"]): float(each["load"]) for each in body}
+        found = {str(each["topic"]): float(each["load"]) for each in json.loads(text)}
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"not a list of topics: {str(body)[:100]!r}") from error
+        raise ValueError(f"not a list of topics: {text[:100]!r}") from error
     if any(not 0 <= load < 1e9 for load in found.values()):
         raise ValueError("a load is no number that can be")
     return found

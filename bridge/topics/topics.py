@@ -174,10 +174,18 @@ class Topics:
 
     # -- what other bridges are told, and ask for
 
-    def owned(self) -> dict[str, float]:
-        """The topic partitions that this bridge owns, and how much work each is: 0 of those it has let go of."""
-        known = [topic for topic in self._topics.values() if topic.is_known]
-        return {topic.topic: topic.load if topic.role == "owner" else 0.0 for topic in known}
+    async def owned(self) -> dict[str, float]:
+        """The topic partitions that this bridge owns, and how much work each is: 0 of those it has let go of.
+
+        There may be thousands: others get their turn in between.
+        """
+        found: dict[str, float] = {}
+        for number, topic in enumerate(self.all(), 1):
+            if topic.is_known:
+                found[topic.topic] = topic.load if topic.role == "owner" else 0.0
+            if number % self._context.limits.operators.topics_slice == 0:
+                await asyncio.sleep(0)
+        return found
 
     def invite(self, names: Collection[str], owned_elsewhere: Collection[str]) -> None:
         """Be ready to take these over, and of those that others own no others."""

@@ -91,7 +91,7 @@ class BridgeNode:
         unheard = {self.host.name, "" if asked is None else asked.host.name} & {*self._world.network.cut_off}
         if asked is None or asked.core is None or unheard:
             raise OSError("nobody answers")
-        return asked.core.topics.owned()
+        return await asked.core.topics.owned()
 
     async def _opened(self) -> SimulatedStore:
         """A bridge that cannot open its data directory ends, and is started again by whoever watches over it."""

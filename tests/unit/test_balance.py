@@ -43,7 +43,7 @@ class Others:
 
     # -- the topics
 
-    def owned(self) -> dict[str, float]:
+    async def owned(self) -> dict[str, float]:
         return self.own
 
     def invite(self, names: set[str], owned_elsewhere: set[str]) -> None:

@@ -46,7 +46,7 @@ async def overview_page(request: web.Request) -> web.Response:
         topics, query.filter, query.sort, limits_of(request).topics_slice, descending=query.order == "desc"
     )
     shown = rows[query.offset : query.offset + query.limit]
-    members = members_answer(request.app[BRIDGE])
+    members = await members_answer(request.app[BRIDGE])
     values = overview_values(overview, shown, len(rows), query, now_ms, members)
     return await large_page("overview.html", actor=_actor(request), **values)
 

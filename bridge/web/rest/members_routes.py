@@ -1,12 +1,15 @@
 """REST of the bridges among each other."""
 
+import asyncio
+import json
+
 from aiohttp import web
 
 from bridge import answers
 from bridge.web.access.control import visible_names
 from bridge.web.request.parameters import ROOT
 from bridge.web.request.served import BRIDGE, Served
-from bridge.web.rest.answering import Answer
+from bridge.web.rest.answering import Answer, Written
 
 routes = web.RouteTableDef()
 
@@ -15,22 +18,23 @@ routes = web.RouteTableDef()
 async def owned(request: web.Request) -> Answer[list[answers.Owned]]:
     """List the topic partitions that this bridge owns, of those that the caller may see: other bridges ask for it."""
     topics = request.app[BRIDGE].topics
-    loads = {} if topics is None else topics.owned()
+    loads = {} if topics is None else await topics.owned()
     visible = await visible_names(request, loads)
-    return Answer([{"topic": topic, "load": load} for topic, load in loads.items() if topic in visible])
+    found: list[answers.Owned] = [{"topic": name, "load": load} for name, load in loads.items() if name in visible]
+    return Answer(Written(await asyncio.to_thread(json.dumps, found)))
 
 
 @routes.get(f"{ROOT}/members")
 async def members(request: web.Request) -> Answer[answers.Members]:
     """Tell which bridges there are, and how much each of them owns."""
-    return Answer(members_answer(request.app[BRIDGE]))
+    return Answer(await members_answer(request.app[BRIDGE]))
 
 
-def members_answer(bridge: Served) -> answers.Members:
+async def members_answer(bridge: Served) -> answers.Members:
     """As of this bridge's last look at them; itself alone where it is not to know others."""
     balance = bridge.balance
     if balance is None:
-        loads = {} if bridge.topics is None else bridge.topics.owned()
+        loads = {} if bridge.topics is None else await bridge.topics.owned()
         own: answers.Member = {
             "url": bridge.advertised_url,
             "webUrl": next(filter(None, bridge.web_urls), None),

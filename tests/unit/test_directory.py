@@ -1,0 +1,109 @@
+"""Asking other bridges what they own."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from pydantic import SecretStr
+
+from bridge.config import Settings
+from bridge.limits import MemberLimits
+from bridge.members.directory import PATH, Directory, SilentError, loads_in
+from bridge.members.membership import Member
+from bridge.net.trust import TrustedServers
+
+BROKER: dict[str, Any] = {"broker_service_url": "pulsar://b:1", "broker_web_url": "http://b:1"}
+LOOK, STEER, OWN = ("a-token-that-may-look", "a-token-that-may-steer", "the-token-of-this-bridge")
+OWNED = [
+    {"topic": "persistent://public/default/t", "load": 1.5},
+    {"topic": "persistent://public/default/idle", "load": 0},
+]
+
+
+class Other:
+    """Another bridge, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.answer: web.StreamResponse | Exception = web.json_response(OWNED)
+        self.asked: list[str | None] = []
+        self.member = Member("pulsar://other:6650")
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.headers.get("Authorization"))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest_asyncio.fixture
+async def other() -> AsyncIterator[Other]:
+    made = Other()
+    app = web.Application()
+    app.router.add_get(PATH, made.serve)
+    async with TestServer(app) as server:
+        made.member = Member("pulsar://other:6650", str(server.make_url("")).rstrip("/"))
+        yield made
+
+
+async def asked(other: Other, **settings: Any) -> Any:
+    limits = replace(MemberLimits(), answer_s=1.0)
+    directory = Directory(Settings(**BROKER, **settings), TrustedServers(), limits)
+    try:
+        return await directory.ask(other.member)
+    finally:
+        await directory.close()
+
+
+async def test_what_it_owns(other: Other) -> None:
+    assert await asked(other) == {"persistent://public/default/t": 1.5, "persistent://public/default/idle": 0.0}
+    assert other.asked == [None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "token"),
+    [
+        ({"access": "token", "web_token": STEER, "web_read_token": LOOK}, LOOK),
+        ({"access": "token", "web_token": STEER}, STEER),
+        ({"access": "pulsar", "broker_token": OWN, "web_read_token": LOOK}, OWN),
+        ({"access": "off", "broker_token": OWN}, None),
+    ],
+)
+async def test_asked_as_somebody_who_may_see_here(other: Other, settings: dict[str, str], token: str | None) -> None:
+    secrets = {name: value if name == "access" else SecretStr(value) for name, value in settings.items()}
+    await asked(other, **secrets)
+    assert other.asked == [None if token is None else f"Bearer {token}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (web.json_response({"reason": "a valid token is needed"}, status=401), "401 .*a valid token is needed"),
+        (web.Response(text="<html>"), "owned: "),
+        (web.json_response({"topics": []}), "not a list of topics"),
+        (web.json_response([{"topic": "t"}]), "not a list of topics"),
+        (web.json_response([{"topic": "t", "load": -1}]), "no number that can be"),
+        (web.HTTPTemporaryRedirect("http://elsewhere.invalid/"), "307"),
+    ],
+)
+async def test_what_is_no_answer_says_so(other: Other, answer: Any, reason: str) -> None:
+    """A redirect is not followed: the token is for this bridge."""
+    other.answer = answer
+    with pytest.raises(SilentError, match=reason):
+        await asked(other)
+
+
+async def test_who_is_not_there(other: Other) -> None:
+    other.member = Member("pulsar://other:6650", "http://127.0.0.1:1")
+    with pytest.raises(SilentError, match=r"127\.0\.0\.1:1"):
+        await asked(other)
+    other.member = Member("pulsar://other:6650")
+    with pytest.raises(SilentError, match="does not say where its REST is"):
+        await asked(other)
+
+
+def test_loads_are_read_as_numbers() -> None:
+    assert loads_in('[{"topic": "t", "load": 3, "more": 1}]') == {"t": 3.0}
