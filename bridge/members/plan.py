@@ -19,18 +19,19 @@ TOLERATED = 0.1
 
 
 def invitations(own_url: str, shares: Shares, standby_count: int) -> set[str]:
-    """The topic partitions of others that this bridge is to be ready for."""
+    """The topic partitions of others that this bridge is to be ready for: those that somebody is connected to."""
     found: set[str] = set()
     for owner, loads in shares.items():
         if owner != own_url:
             others = [url for url in shares if url != owner]
-            found.update(topic for topic in loads if own_url in ready_ones(topic, others, standby_count))
+            busy = [topic for topic, load in loads.items() if load > 0]
+            found.update(topic for topic in busy if own_url in ready_ones(topic, others, standby_count))
     return found
 
 
-def owned_elsewhere(own_url: str, shares: Shares) -> set[str]:
+def owned_elsewhere(own_url: str, shares: Shares) -> dict[str, float]:
     """The topic partitions that others own."""
-    return {topic for owner, loads in shares.items() if owner != own_url for topic in loads}
+    return {topic: load for owner, loads in shares.items() if owner != own_url for topic, load in loads.items()}
 
 
 def moves(own_url: str, shares: Shares, preferred: Collection[str], count: int) -> list[str]:

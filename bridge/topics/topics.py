@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, ParamSpec
 
 import structlog
@@ -187,14 +187,17 @@ class Topics:
                 await asyncio.sleep(0)
         return found
 
-    def invite(self, names: Collection[str], owned_elsewhere: Collection[str]) -> None:
-        """Be ready to take these over, and of those that others own no others."""
+    def invite(self, names: Collection[str], owned_elsewhere: Mapping[str, float]) -> None:
+        """Be ready to take these over, and of those that others own no others.
+
+        What stands by where nobody is connected any more keeps its index. `owned_elsewhere`: by topic, the load.
+        """
         if self._closing:
             return
         for name in names:
             self._topic(name).invite()
         for topic in list(self._topics.values()):
-            if topic.topic not in names and topic.topic in owned_elsewhere:
+            if topic.topic not in names and owned_elsewhere.get(topic.topic, 0.0) > 0:
                 topic.uninvite()
         self._owned_elsewhere = frozenset(owned_elsewhere)
 

@@ -46,7 +46,7 @@ class Others:
     async def owned(self) -> dict[str, float]:
         return self.own
 
-    def invite(self, names: set[str], owned_elsewhere: set[str]) -> None:
+    def invite(self, names: set[str], owned_elsewhere: dict[str, float]) -> None:
         self.invited, self.elsewhere = set(names), set(owned_elsewhere)
 
     def is_ready(self, name: str) -> bool:

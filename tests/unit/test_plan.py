@@ -32,7 +32,12 @@ def test_standbys_are_spread() -> None:
 def test_a_bridge_alone_has_nothing_to_do() -> None:
     assert invitations(A, {A: topics(5)}, 1) == set()
     assert moves(A, {A: topics(5)}, (), 3) == []
-    assert owned_elsewhere(A, {A: topics(5)}) == set()
+    assert owned_elsewhere(A, {A: topics(5)}) == {}
+
+
+def test_nobody_has_to_be_ready_for_what_nobody_uses() -> None:
+    """It would be connected to a topic that the broker may want to clean up."""
+    assert invitations(B, {A: {"idle": 0.0, "used": 1.0}, B: {}}, 1) == {"used"}
 
 
 def test_a_newcomer_takes_its_share_from_those_who_have_most() -> None:
