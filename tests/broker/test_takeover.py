@@ -28,7 +28,7 @@ def test_a_client_of_the_wrong_bridge_is_led_to_the_owner(
     producer.send(b"after")
     assert texts(drain(theirs, 2)) == ["before", "after"]
     assert texts(drain(ours, 1)) == ["after"]
-    # Which one it is is the broker's choice; a newcomer may be elected.
+    # Two that stand at the same moment are for the broker to choose from.
     wait_until(
         lambda: sorted((_role(first, topic), _role(second, topic))) == ["owner", "standby"], "one owner, one standby"
     )
@@ -92,7 +92,7 @@ def test_a_standby_takes_over_without_reading(
     def has_read_everything(standby: BridgeProcess) -> bool:
         return bool(standby.topic(topic).get("standbyPosition") == f"{last.ledger_id()}:{last.entry_id()}")
 
-    # A newcomer may be elected, so which one it is shows only now.
+    # Which one it is the broker may have chosen, if both stood at the same moment.
     standby = wait_until(lambda: next(filter(has_read_everything, (first, second)), None), "a standby is ready")
     assert standby is not None
     owner = second if standby is first else first

@@ -311,21 +311,21 @@ def context(store: SimulatedStore, connection: Connection, syncing: SyncLoop, fa
 # -- the line
 
 
-def listed(*levels: int, active: str | None = None) -> Candidates:
-    return Candidates(active, [Candidate(f"pulsar://b-{level}:6650", None, {LEVEL: str(level)}) for level in levels])
+def listed(*levels: int) -> list[Candidate]:
+    return [Candidate(f"pulsar://b-{level}:6650", None, {LEVEL: str(level)}) for level in levels]
 
 
 def test_who_comes_stands_behind_all_others() -> None:
-    assert level_behind(Candidates(None, ())) == FIRST_LEVEL
+    assert level_behind([]) == FIRST_LEVEL
     assert level_behind(listed(7, 9)) == 10
     assert level_behind(listed(LAST_LEVEL)) == LAST_LEVEL
-    assert level_behind(Candidates(None, [Candidate("pulsar://of-an-older-version:6650")])) == 1
+    assert level_behind([Candidate("pulsar://of-an-older-version:6650")]) == 1
 
 
 def test_who_takes_over_stands_before_all_others() -> None:
     assert level_before(listed(7, 9)) == 6
     assert level_before(listed(0)) == 0, "the broker chooses"
-    assert level_before(Candidates(None, ())) == FIRST_LEVEL
+    assert level_before([]) == FIRST_LEVEL
 
 
 @pytest.mark.parametrize("said", ["", "-3", "x", "9" * 30, "٣"])

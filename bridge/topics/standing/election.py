@@ -4,7 +4,9 @@ Bridges stand one behind the other: a broker elects among the consumers of the l
 stands behind all others does not depose an owner, and one that is to take over stands before it.
 """
 
-from bridge.broker.candidates import Candidates
+from collections.abc import Sequence
+
+from bridge.broker.candidates import Candidate, Candidates
 from bridge.broker.connection import BrokerError
 from bridge.limits import TopicLimits
 
@@ -15,14 +17,14 @@ FIRST_LEVEL = 1 << 20
 LAST_LEVEL = (1 << 31) - 1
 
 
-def level_behind(known: Candidates) -> int:
+def level_behind(others: Sequence[Candidate]) -> int:
     """Behind everybody who stands."""
-    return min(max((each.level + 1 for each in known.all), default=FIRST_LEVEL), LAST_LEVEL)
+    return min(max((each.level + 1 for each in others), default=FIRST_LEVEL), LAST_LEVEL)
 
 
-def level_before(known: Candidates) -> int:
+def level_before(others: Sequence[Candidate]) -> int:
     """Before everybody who stands; there may be no room, and the broker chooses among equals then."""
-    return max(min((each.level - 1 for each in known.all), default=FIRST_LEVEL), 0)
+    return max(min((each.level - 1 for each in others), default=FIRST_LEVEL), 0)
 
 
 class Election:

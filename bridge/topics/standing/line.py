@@ -24,10 +24,12 @@ class PlaceInLine:
             known = await admin.candidates(ownership.topic, HIDDEN_SUBSCRIPTION)
         except AdminError:  # the topic may be about to come into being
             known = None
-        if known is not None and takes_over:
-            self._level = level_before(known)
-        elif known is not None and known.all:
-            self._level = level_behind(known)
+        # What is left of an earlier candidacy of its own does not matter: behind that it would wait for itself.
+        others = [] if known is None else [each for each in known.all if each.name != ownership.own_url]
+        if others and takes_over:
+            self._level = level_before(others)
+        elif others:
+            self._level = level_behind(others)
         # Else as before: after a broker's end the former owner is before its standbys again.
         await stand(ownership, admin, self._level)
         return known

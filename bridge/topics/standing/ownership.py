@@ -38,7 +38,7 @@ class Ownership:
         self.connection = connection
         self.active = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._advertised_url = advertised_url
+        self.own_url = advertised_url
         self._metadata = metadata
         self._limits = limits
         self._consumer_id = connection.register(self)
@@ -58,7 +58,7 @@ class Ownership:
             HIDDEN_SUBSCRIPTION,
             self._consumer_id,
             request_id,
-            self._advertised_url,
+            self.own_url,
             stated,
             level,
             create=create,
@@ -77,7 +77,7 @@ class Ownership:
         news, when somebody asks for the owner, and ever more seldom otherwise: there may be thousands of topics.
         """
         loop = asyncio.get_running_loop()
-        election = Election(self._advertised_url, self._limits, loop.time(), before)
+        election = Election(self.own_url, self._limits, loop.time(), before)
         try:
             while not self.active.is_set():
                 if self.lost.done():
