@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bridge.broker.admin import AdminError
+from bridge.broker.clocks import ClockComparison
 from bridge.broker.readiness import Readiness
 from bridge.clock import system_randbits
 from bridge.dispatch.admission import Admission, Early
@@ -110,7 +111,7 @@ async def test_readiness_is_told_also_when_it_cannot_be_found_out() -> None:
     failures, reach = Failures(), Broken()
     readiness = Readiness(failures, ConnectionLimits(broker_check_s=0.01, broker_check_retry_s=0.01))
     pool, admin = cast(Any, type("Pool", (), {"connection": reach.later})()), cast(Any, type("Admin", (), {})())
-    admin.check = Broken().later
+    admin.check, admin.clocks = Broken().later, ClockComparison()
     running = asyncio.get_running_loop().create_task(readiness.watch(pool, admin))
     await wait_until_async(lambda: readiness.reason is None, "ready")
     reach.errors = [Boom("odd")]
