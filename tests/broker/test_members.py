@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge.embedded import EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
 from tests.clients import Clients, admin, drain, publish, rest_path, shared, texts
@@ -19,14 +20,14 @@ TOPICS = 60 if LONG else 12
 LIMITS = {"look_s": 0.5, "standby_follow_s": 2.0}
 PATIENCE_S = 180.0 if LONG else 60.0
 
-MakeMember = Callable[[], BridgeProcess]
+MakeMember = Callable[..., BridgeProcess]
 
 
 @pytest.fixture
 def member(private_bridge: BridgeFactory) -> MakeMember:
     """Starts bridges that are members of one cluster."""
     members_topic = f"persistent://public/default/members-{uuid.uuid4().hex[:10]}"
-    return lambda: private_bridge(limits=LIMITS, members_topic=members_topic)
+    return lambda **others: private_bridge(limits=LIMITS, members_topic=members_topic, **others)
 
 
 def owned(bridge: BridgeProcess) -> list[str]:
@@ -126,13 +127,14 @@ def test_any_bridge_answers_for_any_topic(member: MakeMember, clients: Clients, 
         assert texts(drain(elsewhere, number + 1)) == [f"by {each}" for each in range(number + 1)]
 
 
+@pytest.mark.parametrize("private_pulsar", [{"keepAliveIntervalSeconds": "5"}], indirect=True)
 def test_a_bridge_that_does_not_answer_stops_moves_only(
-    member: MakeMember, clients: Clients, topic: str, pulsar: PulsarCluster
+    member: MakeMember, clients: Clients, topic: str, private_pulsar: EmbeddedPulsar
 ) -> None:
     """Frozen, it has its topics until the broker drops it; then the other one has them."""
-    first, second = member(), member()
+    first, second = member(broker=private_pulsar), member(broker=private_pulsar)
     consumer = shared(clients.connect(first.service_url), topic)
-    producer = clients.connect(pulsar.service_url).create_producer(topic)
+    producer = clients.connect(private_pulsar.service_url).create_producer(topic)
     publish(producer, ["before"])
     assert texts(drain(consumer, 1)) == ["before"]
     wait_until(lambda: second.topic(topic).get("standbyPosition") is not None, "the second one is ready")
@@ -141,7 +143,7 @@ def test_a_bridge_that_does_not_answer_stops_moves_only(
         publish(producer, ["meanwhile"])
         silent = {"url": first.service_url, "webUrl": first.web_url, "owned": None, "load": None}
         wait_until(lambda: silent in second.get("/admin/v2/delayed/members")[1]["members"], "it does not answer")
-        found = admin(pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"]["__delay-bridge"]
+        found = admin(private_pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"]["__delay-bridge"]
         assert found["activeConsumerName"] == first.service_url
         wait_until(lambda: second.topic(topic).get("role") == "owner", "the broker has dropped it", timeout=90)
         assert texts(drain(shared(clients.connect(second.service_url), topic), 1)) == ["meanwhile"]
