@@ -257,6 +257,8 @@ class MemberLimits:
     """How often a bridge looks who else is there and what they own, between half of it and all."""
     answer_s: float = 3.0
     """So long another bridge may take to say what it owns."""
+    answer_bytes: int = 64 * 1024 * 1024
+    """Longer answers are not read: half a million topics."""
     orphan_after_s: float = 5.0
     """A topic partition that nobody owns for so long is served by whoever remembers it."""
     remembered_s: float = 15.0

@@ -114,6 +114,11 @@ class Peers:
         """The URLs of the bridges that are to be ready to take a topic partition over, of those that stand for it."""
         return ready_ones(topic, (one.name for one in self.bridges(topic, known) if one.name != known.active), count)
 
+    @property
+    def can_tell(self) -> bool:
+        """Whether a bridge can be told from somebody else: only then is it shown a token."""
+        return self._secret is not None or self._own_role is not None or bool(self._allowed)
+
     def bridges(self, topic: str, known: Candidates) -> list[Candidate]:
         """Those of the candidates that are bridges."""
         return [one for one in known.all if self._doubt(topic, one) is None]

@@ -13,6 +13,7 @@ from bridge.net.certificates import CertificateError
 from bridge.net.trust import TrustedServers
 
 PATH = "/admin/v2/delayed/owned"
+_WHY_NOT = "set cluster_secret, or peer_urls, that bridges can be told from others"
 
 
 class SilentError(Exception):
@@ -20,7 +21,10 @@ class SilentError(Exception):
 
 
 class Directory:
-    """Asks with the token that lets somebody see at this bridge, which is set up as the others are."""
+    """Asks with the token that lets somebody see at this bridge, which is set up as the others are.
+
+    Without one who cannot be told from somebody that only says that it is a bridge.
+    """
 
     def __init__(self, settings: Settings, trusted: TrustedServers, limits: MemberLimits) -> None:
         """Nothing is opened yet."""
@@ -35,15 +39,18 @@ class Directory:
             raise SilentError("it does not say where its REST is")
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._limits.answer_s)
-            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers())
+            self._session = aiohttp.ClientSession(timeout=timeout)
         try:
             checked = self._trusted.context if member.web_url.startswith("https:") else True
             # Not followed anywhere else: the token is for this bridge.
-            asked = self._session.get(member.web_url + PATH, allow_redirects=False, ssl=checked)
+            headers = self._headers() if member.is_certain else {}
+            asked = self._session.get(member.web_url + PATH, allow_redirects=False, ssl=checked, headers=headers)
             async with asked as answer:
+                text = await _text(answer, self._limits.answer_bytes)
                 if answer.status != 200:
-                    raise SilentError(f"{member.web_url}{PATH}: {answer.status} {(await answer.text())[:200]}")
-                return await asyncio.to_thread(loads_in, await answer.text())
+                    hint = "" if headers or self._token is None else f", asked without a token: {_WHY_NOT}"
+                    raise SilentError(f"{member.web_url}{PATH}: {answer.status} {text[:200]}{hint}")
+                return await asyncio.to_thread(loads_in, text)
         except (aiohttp.ClientError, CertificateError, TimeoutError, ValueError, OSError) as error:
             raise SilentError(f"{member.web_url}{PATH}: {str(error) or type(error).__name__}") from error
 
@@ -54,6 +61,16 @@ class Directory:
 
     def _headers(self) -> dict[str, str]:
         return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
+
+async def _text(answer: aiohttp.ClientResponse, most: int) -> str:
+    """Raises ValueError for an answer that is too long."""
+    read = bytearray()
+    async for part in answer.content.iter_any():
+        read += part
+        if len(read) > most:
+            raise ValueError(f"it answers more than {most:,} bytes")
+    return read.decode()
 
 
 def loads_in(text: str) -> Loads:

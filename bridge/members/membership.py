@@ -17,6 +17,8 @@ class Member(NamedTuple):
 
     url: str
     web_url: str | None = None
+    is_certain: bool = False
+    """Whether it is a bridge for certain, and not somebody whom nothing tells from one."""
 
 
 class Membership:
@@ -52,7 +54,8 @@ class Membership:
         known = await context.admin.candidates(self._topic, HIDDEN_SUBSCRIPTION)
         context.peers.note_own_role(context.advertised_url, known)
         bridges = context.peers.bridges(self._topic, known)
-        return list({each.name: Member(each.name, each.metadata.get(WEB_URL)) for each in bridges}.values())
+        certain = context.peers.can_tell
+        return list({each.name: Member(each.name, each.metadata.get(WEB_URL), certain) for each in bridges}.values())
 
     async def leave(self) -> None:
         """Be there no more; errors do not matter."""

@@ -217,3 +217,14 @@ def test_each_bridge_stands_by_for_some_topics() -> None:
 def test_a_stranger_is_no_standby() -> None:
     known = Candidates(A, [OWN, signed(B, WEB_B), Candidate(EVIL, None, {WEB_URL: WEB_B})])
     assert PEERS.standbys(TOPIC, known, 2) == {B}
+
+
+def test_when_a_bridge_can_be_told_from_somebody_else() -> None:
+    assert PEERS.can_tell
+    assert Peers(urls=["pulsar://b-*:6650"]).can_tell
+    anybody = Peers()
+    anybody.note_own_role(A, Candidates(None, [Candidate(A, None)]))
+    assert not anybody.can_tell
+    by_role = Peers()
+    by_role.note_own_role(A, Candidates(None, [Candidate(A, "bridge")]))
+    assert by_role.can_tell

@@ -45,12 +45,12 @@ async def other() -> AsyncIterator[Other]:
     app = web.Application()
     app.router.add_get(PATH, made.serve)
     async with TestServer(app) as server:
-        made.member = Member("pulsar://other:6650", str(server.make_url("")).rstrip("/"))
+        made.member = Member("pulsar://other:6650", str(server.make_url("")).rstrip("/"), is_certain=True)
         yield made
 
 
 async def asked(other: Other, **settings: Any) -> Any:
-    limits = replace(MemberLimits(), answer_s=1.0)
+    limits = replace(MemberLimits(), answer_s=1.0, answer_bytes=100_000)
     directory = Directory(Settings(**BROKER, **settings), TrustedServers(), limits)
     try:
         return await directory.ask(other.member)
@@ -93,6 +93,22 @@ async def test_what_is_no_answer_says_so(other: Other, answer: Any, reason: str)
     """A redirect is not followed: the token is for this bridge."""
     other.answer = answer
     with pytest.raises(SilentError, match=reason):
+        await asked(other)
+
+
+async def test_who_only_says_that_it_is_a_bridge_gets_no_token(other: Other) -> None:
+    other.member = other.member._replace(is_certain=False)
+    settings = {"access": "token", "web_token": SecretStr(STEER)}
+    await asked(other, **settings)
+    assert other.asked == [None]
+    other.answer = web.json_response({"reason": "a valid token is needed"}, status=401)
+    with pytest.raises(SilentError, match="asked without a token: set cluster_secret"):
+        await asked(other, **settings)
+
+
+async def test_an_answer_that_never_ends_is_not_read(other: Other) -> None:
+    other.answer = web.Response(text="[" + " " * 200_000)
+    with pytest.raises(SilentError, match="more than 100,000 bytes"):
         await asked(other)
 
 
