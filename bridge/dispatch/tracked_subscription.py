@@ -195,7 +195,9 @@ class TrackedSubscription:
 
         The broker says so on the connection of each, which may be later: what they got meanwhile would come twice.
         """
-        self.seeking = True
+        if not self.seeking:
+            # It was on its way before the topic was opened anew here: what went out since is not known to count.
+            self.suspend()
         for consumer in closed:
             consumer.closed_by_broker = True
             self.remove_consumer(consumer)

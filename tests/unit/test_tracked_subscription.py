@@ -172,6 +172,22 @@ async def test_whom_a_seek_has_closed_gets_nothing_though_nobody_has_said_so(sto
     assert scene.pump(100, permits=100) == [0, 1]
 
 
+async def test_a_seek_that_began_before_the_topic_was_opened_anew_here(store: Store) -> None:
+    """Nobody was told of it when it began, and entries went out since: none of them is with two consumers."""
+    scene = Scene(store, [100, 100])
+    other = scene.joined()
+    assert scene.pump(100, permits=5) == [0]
+    scene.subscription.sought(())
+    scene.start()
+    scene.subscription.flow(other, 100)
+    assert scene.pump(100) == [0, 1]
+    dispatcher = scene.subscription.dispatcher
+    assert {position for state in dispatcher.consumers for position in state.positions} == {*dispatcher.unacked}
+    assert sum(len(state.positions) for state in dispatcher.consumers) == len(dispatcher.unacked)
+    scene.subscription.remove_consumer(other)
+    scene.subscription.remove_consumer(scene.consumer)
+
+
 async def test_acks_of_whom_a_seek_has_closed_are_of_the_cursor_s_history_before(store: Store) -> None:
     scene = Scene(store, [None], history=7)
     assert scene.pump(100, permits=100) == [0]
