@@ -351,6 +351,7 @@ class SessionConsumers:
         """The client is gone."""
         tracked, self.tracked = list(self.tracked.values()), {}
         for consumer in tracked:
+            consumer.cut_off = True
             self._topics.detach(consumer)
 
     # -- inside

@@ -66,6 +66,8 @@ class TrackedConsumer:
         self.consumer_id = consumer_id
         self.name = name
         self.priority_level = priority_level
+        self.cut_off = False
+        """Its client's connection is gone, and perhaps acks with it that were on their way."""
         self.passed = False
         """The broker dispatches to it: what it says goes there."""
         self.mark = mark

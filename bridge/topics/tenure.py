@@ -14,6 +14,7 @@ from bridge.dispatch.pump import Pump
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.intake.harvester import Harvester
 from bridge.intake.tail_buffer import TailBuffer
+from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
 from bridge.operate.outlook import Outlook
@@ -81,6 +82,7 @@ class Tenure:
         self._chores = Tasks(self.fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._healing: asyncio.Task[None] | None = None
+        self._to_repair: set[str] = set()
         self.harvester = Harvester(
             topic,
             index,
@@ -214,6 +216,23 @@ class Tenure:
     def load(self, subscription: TrackedSubscription) -> None:
         """Read the subscription's cursor from the broker, then start it."""
         self._loader.load(subscription)
+
+    def repair_soon(self, subscription: TrackedSubscription) -> None:
+        """A client is gone without a word: what the broker did not get of its acks, it is to get from others.
+
+        With nobody there the next consumer has the cursor read anew; without a mark the broker's word would void acks.
+        """
+        view = subscription.view
+        marked = view is not None and view.history != UNKNOWN
+        if marked and subscription.has_consumers and subscription.name not in self._to_repair:
+            self._to_repair.add(subscription.name)
+            self.spawn(self._repair(subscription))
+
+    async def _repair(self, subscription: TrackedSubscription) -> None:
+        await asyncio.sleep(self._context.limits.dispatch.ack_settle_s)
+        self._to_repair.discard(subscription.name)
+        if subscription.dispatching:
+            self.load(subscription)
 
     async def _load_for_operator(self, name: str) -> TrackedSubscription | None:
         """A subscription that dispatches, with or without consumers; None when it is not tracked."""

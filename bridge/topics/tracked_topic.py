@@ -444,6 +444,8 @@ class TrackedTopic:
         subscription = self.subscriptions.get(consumer.subscription)
         if subscription is not None:
             subscription.remove_consumer(consumer)
+            if consumer.cut_off and self.role == "owner" and self.tenure is not None:
+                self.tenure.repair_soon(subscription)
 
     @property
     def has_pending_acks(self) -> bool:
