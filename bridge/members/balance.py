@@ -76,18 +76,18 @@ class Balance:
         self.shares = shares = {**shares, self._own_url: await self._topics.owned()}
         # With ten thousand topics this takes a tenth of a second.
         invited = await asyncio.to_thread(invitations, self._own_url, shares, self._context.standby_count)
-        now_s = asyncio.get_running_loop().time()
+        elsewhere, now_s = owned_elsewhere(self._own_url, shares), asyncio.get_running_loop().time()
         whole = len(shares) == len(self.members)  # who does not answer owns something that is not known
         if whole:
-            self._wanted = self._to_take(shares, now_s)
+            self._wanted = self._to_take(shares, elsewhere, now_s)
             invited.update(self._orphans.of(shares, now_s))
-        self._topics.invite(invited.union(self._wanted, self._taking), owned_elsewhere(self._own_url, shares))
+        self._topics.invite(invited.union(self._wanted, self._taking), elsewhere)
         for topic in self._wanted if whole else ():
             if self._topics.take_over(topic):
                 self._taking[topic] = now_s
 
-    def _to_take(self, shares: Shares, now_s: float) -> list[str]:
-        """What is on its way here counts as here."""
+    def _to_take(self, shares: Shares, elsewhere: Loads, now_s: float) -> list[str]:
+        """What is at hand goes first, then what this bridge has begun to read; what is on its way counts as here."""
         own = shares[self._own_url]
         for topic, at_s in list(self._taking.items()):
             if topic in own or now_s - at_s > self._limits.orphan_after_s:
@@ -97,8 +97,8 @@ class Balance:
             for url, loads in shares.items()
         }
         left[self._own_url] = {**dict.fromkeys(self._taking, 1.0), **own}
-        room = self._limits.moves_at_once - len(self._taking)
-        return moves(self._own_url, left, self._ready(shares), room)
+        preferred = {*self._wanted, *(topic for topic in elsewhere if self._topics.is_ready(topic))}
+        return moves(self._own_url, left, preferred, self._limits.moves_at_once - len(self._taking))
 
     def _remembered(self, listed: list[Member]) -> list[Member]:
         """With those that were listed just now, who may have lost their place for a moment; they have to answer."""
@@ -108,11 +108,6 @@ class Balance:
             if now_s - at_s > self._limits.remembered_s:
                 del self._listed[url]
         return [member for member, _ in self._listed.values()]
-
-    def _ready(self, shares: Shares) -> set[str]:
-        """What is at hand is taken first, then what this bridge has begun to read."""
-        elsewhere = owned_elsewhere(self._own_url, shares)
-        return {*self._wanted, *(topic for topic in elsewhere if self._topics.is_ready(topic))}
 
     async def _asked(self, member: Member) -> Loads | None:
         try:

@@ -6,6 +6,7 @@ import json
 from aiohttp import web
 
 from bridge import answers
+from bridge.members.plan import Loads
 from bridge.web.access.control import visible_names
 from bridge.web.request.parameters import ROOT
 from bridge.web.request.served import BRIDGE, Served
@@ -35,23 +36,12 @@ async def members_answer(bridge: Served) -> answers.Members:
     balance = bridge.balance
     if balance is None:
         loads = {} if bridge.topics is None else await bridge.topics.owned()
-        own: answers.Member = {
-            "url": bridge.advertised_url,
-            "webUrl": next(filter(None, bridge.web_urls), None),
-            "owned": len(loads),
-            "load": round(sum(loads.values()), 3),
-        }
+        own = _member(bridge.advertised_url, next(filter(None, bridge.web_urls), None), loads)
         return {"members": [own], "trouble": None}
-    shares = {member: balance.shares.get(member.url) for member in balance.members}
-    return {
-        "members": [
-            {
-                "url": member.url,
-                "webUrl": member.web_url,
-                "owned": None if loads is None else len(loads),
-                "load": None if loads is None else round(sum(loads.values()), 3),
-            }
-            for member, loads in sorted(shares.items(), key=lambda item: item[0].url)
-        ],
-        "trouble": balance.trouble,
-    }
+    found = [_member(each.url, each.web_url, balance.shares.get(each.url)) for each in balance.members]
+    return {"members": sorted(found, key=lambda each: each["url"]), "trouble": balance.trouble}
+
+
+def _member(url: str, web_url: str | None, loads: Loads | None) -> answers.Member:
+    load = None if loads is None else round(sum(loads.values()), 3)
+    return {"url": url, "webUrl": web_url, "owned": None if loads is None else len(loads), "load": load}
