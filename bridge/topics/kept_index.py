@@ -26,7 +26,7 @@ class KeptIndex:
 
     def usable(self, told_identity: int, state: LedgerState) -> TopicIndex:
         """What can go on from where it is, in a topic of this state and name; else an empty one. Raises StoreError."""
-        index = self.index or self._open()
+        index = self._opened()
         if is_of_another(index, told_identity, state.last_confirmed_entry):
             log.warning(
                 "the index is of another topic of this name, dropping it",
@@ -41,12 +41,11 @@ class KeptIndex:
         elif self._is_far_behind(index, state):
             # Known until some time ago: the same, and what came since is read behind new traffic too.
             index.skip_to(state.last_confirmed_entry)
-        self.index = index
         return index
 
     def to_follow_with(self, state: LedgerState) -> TopicIndex:
         """The same while another bridge owns the topic, and has named it. Raises StoreError."""
-        index = self.index or self._open()
+        index = self._opened()
         if index.identity == UNKNOWN and index.harvested_position is not None:
             # Of a time as owner that was over before the topic was named: it may have been another of its name.
             self._begun_anew()
@@ -60,14 +59,16 @@ class KeptIndex:
     def _begun_anew(self) -> TopicIndex:
         self.index = None
         self._context.store.drop_topic(self._topic)
-        return self._open()
+        return self._opened()
 
-    def _open(self) -> TopicIndex:
-        context = self._context
-        return TopicIndex(
-            context.store,
-            self._topic,
-            partition_width_ms=context.partition_width_ms,
-            near_term_bytes=context.near_term_bytes,
-            limits=context.limits.index,
-        )
+    def _opened(self) -> TopicIndex:
+        if self.index is None:
+            context = self._context
+            self.index = TopicIndex(
+                context.store,
+                self._topic,
+                partition_width_ms=context.partition_width_ms,
+                near_term_bytes=context.near_term_bytes,
+                limits=context.limits.index,
+            )
+        return self.index
