@@ -393,8 +393,9 @@ class TrackedTopic:
         finally:
             if ownership is not None:
                 await ownership.resign(unsubscribe=self.unneeded)
-            if tenure is not None and self._closing.is_set() and self.has_consumers:
-                # Who is elected now waits for nobody, and clients need not find out who it is.
+            followed = self._closing.is_set() or (ownership is not None and ownership.deposed)
+            if tenure is not None and followed and self.has_consumers:
+                # Who is elected now waits for nobody, and does not hear of what is acked here.
                 with contextlib.suppress(AdminError, TimeoutError):
                     async with asyncio.timeout(self._context.limits.topics.next_owner_s):
                         await self._send_consumers_to_owner()

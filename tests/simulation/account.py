@@ -14,6 +14,8 @@ STORED_S = 12.0
 """Brokers store cursors every ten seconds, or every second."""
 NOTICED_S = 10.0
 """By then a bridge that nothing disturbs knows what became of the topic or its cursor: it asks every two seconds."""
+MARKING_S = 5.0
+"""So long a bridge tries to mark a cursor, before or after it lets the first consumer in."""
 
 
 class Account:
@@ -39,7 +41,9 @@ class Account:
         self._is_stored = is_stored
         self._moved: list[tuple[float, float, bool]] = []
         self._disturbed: list[list[float]] = []
+        self._consumers = frozenset(consumers)
         self._away = set(consumers)
+        self._first_came_at = 0.0
         self._away_since: float | None = 0.0
         self._here_since = math.inf
         self._names = 0
@@ -100,6 +104,8 @@ class Account:
 
     def here(self, consumer: str, here: bool) -> None:
         """A consumer is subscribed, or not any more: one that is away may have had whatever is acked then."""
+        if here and self._away == self._consumers:
+            self._first_came_at = self._now_s()
         (self._away.discard if here else self._away.add)(consumer)
         here = not self._away
         if here and self._away_since is not None:
@@ -123,11 +129,19 @@ class Account:
         finally:
             span[1] = self._now_s()
 
-    def forgotten(self, subscription: str, places: list[Place]) -> None:
-        """The broker lost acks."""
+    def forgotten(self, subscription: str, places: list[Place], marked: bool) -> None:
+        """The broker lost acks; `marked`: its cursor bears a mark."""
         for place in places if subscription == "s" else ():
             if place in self._by_place:
                 self._by_place[place].forgotten_at = self._now_s()
+                self._by_place[place].marked = marked or not self._kept_from_marking()
+
+    def _kept_from_marking(self) -> bool:
+        """Whether something stood in the way when the first consumer came: only then a cursor can be given its mark."""
+        came = self._first_came_at
+        near = (began <= came + MARKING_S and ended >= came - MARKING_S for began, ended in self._disturbed)
+        moved = (began <= came and ended >= came for began, ended, _ in self._moved)
+        return any(near) or any(moved)
 
     def remembered(self, subscription: str, places: list[Place]) -> None:
         """The broker was killed before it stored that a seek takes these acks back: it will not deliver them."""
@@ -175,8 +189,9 @@ class Account:
         if settled and message.forgotten_at >= settled[-1]:
             # The broker lost the ack. Who noted it is not who dispatches now, or the mark of the cursor's new history
             # was lost with it: then nobody can tell forgotten acks from a cursor that was set anew.
+            # Or it could not be marked.
             marked_lately = any(ended > message.forgotten_at - STORED_S for _, ended, _ in self._moved)
-            if self._owner_changed_at >= settled[-1] or marked_lately:
+            if self._owner_changed_at >= settled[-1] or marked_lately or not message.marked:
                 return
         if settled and not any(settled[-1] - SETTLED_S < at < now for at in message.nacked):
             raise Broken(f"{message.text}, acked {now - settled[-1]:.2f} s ago, came again")

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from bridge.ledgers.cursor_history import UNKNOWN, history_of
 from bridge.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 from tests.simulation.broker import Broker, Consumer, Ranges, Refused, first_published
 from tests.simulation.hosts import Host, Process
@@ -64,7 +65,7 @@ class Cluster:
         self.elected: dict[tuple[str, str], Consumer | None] = {}
         self.on_kept: Callable[[str, str, Consumer, int], None] | None = None
         """Told of cumulative acks: topic, subscription, consumer, number."""
-        self.on_forgotten: Callable[[str, list[Place]], None] | None = None
+        self.on_forgotten: Callable[[str, list[Place], bool], None] | None = None
         """Told of acks that are lost: subscription, places."""
         self.on_remembered: Callable[[str, list[Place]], None] | None = None
         """Told of acks that a seek took back, and that count again: subscription, places."""
@@ -148,7 +149,8 @@ class Cluster:
         for subscription, cursor in topic.cursors.items():
             forgotten, remembered = cursor.reload()
             if self.on_forgotten is not None:
-                self.on_forgotten(subscription, [topic.place_of(number) for number in sorted(forgotten)])
+                marked = history_of(cursor.state.properties) != UNKNOWN
+                self.on_forgotten(subscription, [topic.place_of(number) for number in sorted(forgotten)], marked)
             if self.on_remembered is not None:
                 self.on_remembered(subscription, [topic.place_of(number) for number in sorted(remembered)])
 

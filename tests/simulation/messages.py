@@ -28,6 +28,8 @@ class Message:
     nacked: list[float] = field(default_factory=list)
     forgotten_at: float = -math.inf
     """When the broker lost an ack of it."""
+    marked: bool = True
+    """Whether the cursor bore a mark then, or should have."""
     remembered_at: float = -math.inf
     """When an ack of it that a seek had taken back counted at the broker again."""
     expired_at: float | None = None

@@ -38,6 +38,8 @@ class Ownership:
         self.connection = connection
         self.active = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.deposed = False
+        """It was the owner, and the broker has elected another bridge."""
         self.own_url = advertised_url
         self._metadata = metadata
         self._limits = limits
@@ -162,6 +164,7 @@ class Ownership:
         if active:
             self.active.set()
         elif self.active.is_set():
+            self.deposed = True
             self._lose("another bridge was elected")
 
     def on_closed(self, reason: str) -> None:
