@@ -129,6 +129,11 @@ class Account:
         finally:
             span[1] = self._now_s()
 
+    @property
+    def disturbed_until(self) -> float:
+        """When the last of what was done to brokers and bridges was over; infinite while it is not."""
+        return max((span[1] for span in self._disturbed), default=0.0)
+
     def forgotten(self, subscription: str, places: list[Place], marked: bool) -> None:
         """The broker lost acks; `marked`: its cursor bears a mark."""
         for place in places if subscription == "s" else ():
@@ -172,7 +177,7 @@ class Account:
 
     def _check_gone(self, message: Message, now: float) -> None:
         """What was deleted or has expired comes no more, once nothing keeps bridges from knowing of it."""
-        disturbed_at = now if self._away_since is not None else max((span[1] for span in self._disturbed), default=0.0)
+        disturbed_at = now if self._away_since is not None else self.disturbed_until
         if message.life < self._lives and now > max(self._deleted_at, disturbed_at) + NOTICED_S:
             raise Broken(f"{message.text} of a topic that was deleted {now - self._deleted_at:.1f} s ago came")
         expired = message.expired_at
