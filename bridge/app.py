@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -20,6 +21,7 @@ from bridge.members.directory import Directory
 from bridge.net.certificates import CertificateError, ServerCertificate
 from bridge.net.failures import Failures
 from bridge.net.limited_log import LimitedLog
+from bridge.net.listening import StartError, bound
 from bridge.net.tls_listener import TlsListener, TlsPort
 from bridge.operate.action_log import ActionLog
 from bridge.protocol.service_url import TLS_SCHEME, ServiceUrls
@@ -31,15 +33,20 @@ from tracker import Store
 log = structlog.get_logger(__name__)
 
 
-class StartError(Exception):
-    """The bridge cannot start; the message says why and names the value at fault."""
+class Neighbourhood(NamedTuple):
+    """What a bridge shares with others of its host: where all of them accept clients, and where the others' REST is."""
+
+    plain: socket.socket | None = None
+    tls: socket.socket | None = None
+    web_urls: tuple[str, ...] = ()
 
 
 class Bridge:
     """`start`, then `stop`. Ports given as 0 are known after `start`."""
 
-    def __init__(self, settings: Settings, limits: Limits) -> None:
+    def __init__(self, settings: Settings, limits: Limits, neighbourhood: Neighbourhood | None = None) -> None:
         """Open nothing yet."""
+        self._neighbourhood = neighbourhood or Neighbourhood()
         self.settings = settings
         self.limits = limits
         self.port = settings.port
@@ -112,8 +119,13 @@ class Bridge:
     @property
     def failed_handshakes(self) -> int:
         """Connections to the ports with TLS that were closed before they had begun."""
-        listeners = [None if self.gateway is None else self.gateway.tls, self._web_tls]
-        return sum(each.failed_handshakes for each in listeners if each is not None)
+        of_clients = 0 if self.gateway is None else self.gateway.failed_handshakes
+        return of_clients + (0 if self._web_tls is None else self._web_tls.failed_handshakes)
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Where the REST of the other workers of this host is, that this bridge answers for."""
+        return self._neighbourhood.web_urls
 
     @property
     def advertised_urls(self) -> ServiceUrls:
@@ -173,22 +185,26 @@ class Bridge:
 
     async def _serve(self, store: Store, admin: AdminClient, pool: BrokerPool) -> None:
         certificate = self.certificate
-        with contextlib.ExitStack() as bound:
+        with contextlib.ExitStack() as held:
             # Ports are part of the advertised URLs, which the topics need: listen first, serve when they are there.
-            plain, tls = None, None
+            shared = self._neighbourhood
+            plain = [] if shared.plain is None else [held.enter_context(shared.plain)]
+            tls = []
             if not self.settings.tls_only:
-                plain = bound.enter_context(_bind(self.settings.host, self.settings.port))
-                self.port = plain.getsockname()[1]
+                plain.append(held.enter_context(bound(self.settings.host, self.settings.port)))
+                self.port = plain[-1].getsockname()[1]
             if certificate is not None and self.tls_port:
-                tls = TlsPort(bound.enter_context(_bind(self.settings.host, self.tls_port)), certificate)
+                tls.append(TlsPort(held.enter_context(bound(self.settings.host, self.tls_port)), certificate))
+                if shared.tls is not None:
+                    tls.append(TlsPort(held.enter_context(shared.tls), certificate, watched=False))
             own = self.advertised_urls
             urls = own.name, lambda: self.advertised_web_url
-            shared = self.settings, self.limits, store, admin, pool
+            given = self.settings, self.limits, store, admin, pool
             self._directory = Directory(self.settings, self.trusted, self.limits.members)
-            self._core = Core(*shared, urls, Machine(), self.failures, own.tls, self.trusted, self._directory.ask)
+            self._core = Core(*given, urls, Machine(), self.failures, own.tls, self.trusted, self._directory.ask)
             # Topics tell others where REST is: its port has to be known before the first of them is opened.
             await self._start_web()
-            bound.pop_all()
+            held.pop_all()
         await self._core.start(plain, tls)
 
     async def _read_certificates(self) -> None:
@@ -233,7 +249,7 @@ class Bridge:
         await asyncio.to_thread(load_pages)
         self._runner = web.AppRunner(build_web_app(self), access_log=None)
         await self._runner.setup()
-        listening = _bind(self.settings.web_host, self.settings.web_port)
+        listening = bound(self.settings.web_host, self.settings.web_port)
         self.web_port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening).start()
         if self.certificate is not None and self.web_tls_port:
@@ -242,9 +258,9 @@ class Bridge:
     def _start_web_tls(self, server: web.Server | None, certificate: ServerCertificate) -> None:
         assert server is not None
         settings, limits = self.settings, self.limits.connections
-        bound = _bind(settings.web_host, settings.web_tls_port)
+        listening = bound(settings.web_host, settings.web_tls_port)
         # Two listeners show one certificate: one of them looks after it.
-        port = TlsPort(bound, certificate, watched=not settings.tls_port)
+        port = TlsPort(listening, certificate, watched=not settings.tls_port)
         self._web_tls = TlsListener(port, server, self._web_has_room, self.failures, self._web_log, limits)
         self._web_tls.start()
 
@@ -253,20 +269,3 @@ class Bridge:
         server = None if self._runner is None else self._runner.server
         open_now = 0 if server is None else len(server.connections)
         return open_now + self._web_tls.handshakes < self.settings.max_client_connections
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises StartError naming the address."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening.setblocking(False)
-    return listening

@@ -33,6 +33,7 @@ DATA_HOME = platformdirs.user_data_path("pulsar-delay-bridge")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN_MIN: Final = 16
 """Characters of a token that nobody guesses."""
+_PORT_LAST: Final = 65535
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 _OF_TLS = (
     "tls_only",
@@ -171,6 +172,20 @@ class Settings(BaseSettings):
         "and topics (persistent://tenant/namespace/topic), separated by blanks, `*` for any part of a name; by "
         "default nowhere. A subscription's property `delay-bridge.delays`, true or false, goes first",
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="bridges that `serve` runs side by side, each on a processor of its own; clients connect to the "
+        "same port, and topics are shared among them as among the bridges of a cluster",
+    )
+    worker_port: int = Field(
+        default=16650,
+        ge=0,
+        le=_PORT_LAST,
+        description="with several workers, where each has three ports of its own, in a row: for clients, which lookups "
+        "lead there, for clients with TLS, and for REST; 0 chooses free ones",
+    )
     partition_width_ms: DurationMs = Field(
         default=300_000, ge=1_000, description="the width of a time partition, e.g. 5m"
     )
@@ -246,6 +261,19 @@ class Settings(BaseSettings):
             raise ValueError("access 'token': web_token or web_read_token has to be set")
         if len(tokens) > len(set(tokens)):
             raise ValueError("web_token and web_read_token: have to differ")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_find_each_other(self) -> Self:
+        if self.workers > 1 and self.members_topic == "off":
+            raise ValueError(f"workers {self.workers}: members_topic has to be set, they share topics by it")
+        last = self.worker_port + 3 * self.workers - 1
+        if self.workers > 1 and self.worker_port:
+            if last > _PORT_LAST:
+                raise ValueError(f"worker_port {self.worker_port}: {self.workers} workers need ports up to {last}")
+            for name in ("port", "tls_port", "web_port", "web_tls_port"):
+                if self.worker_port <= (port := getattr(self, name)) <= last:
+                    raise ValueError(f"{name} {port}: is one of the workers' own, {self.worker_port} to {last}")
         return self
 
     @model_validator(mode="after")

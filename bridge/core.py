@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from bridge.broker.admin import AdminClient
@@ -98,9 +98,9 @@ class Core:
             self.balance = Balance(Membership(settings.members_topic, context), self.topics, ask, context)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, listening: socket.socket | None, tls: TlsPort | None = None) -> None:
-        """Serve clients on a bound socket, one for TLS or both; go on with every topic that the store knows."""
-        await self.gateway.start(listening, tls)
+    async def start(self, plain: Iterable[socket.socket], tls: Iterable[TlsPort] = ()) -> None:
+        """Serve clients on bound sockets, and on some for TLS; go on with every topic that the store knows."""
+        await self.gateway.start(plain, tls)
         self.topics.resume()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.readiness.watch(self._pool, self._admin)))

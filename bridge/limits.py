@@ -268,6 +268,21 @@ class MemberLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """Several bridges of one host."""
+
+    restart_backoff_s: tuple[float, ...] = (0.2, 1.0, 5.0, 30.0)
+    """Before a worker that has ended is started again, by how often it did in a row; one that ran for longer than the
+    last begins anew."""
+    stop_s: float = 60.0
+    """A worker that does not end by then is killed."""
+    answer_s: float = 5.0
+    """So long another worker may take to answer what is added up."""
+    relayed_s: float = 120.0
+    """So long another worker may take to answer a request that is for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefillLimits:
     """Gaps, rebuilds and audits."""
 
@@ -422,6 +437,7 @@ class Limits:
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)
     members: MemberLimits = field(default_factory=MemberLimits)
+    workers: WorkerLimits = field(default_factory=WorkerLimits)
     refill: RefillLimits = field(default_factory=RefillLimits)
     operators: OperatorLimits = field(default_factory=OperatorLimits)
     web: WebLimits = field(default_factory=WebLimits)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bridge.app import StartError
 from bridge.cli import bench, config, demo, members, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
 from bridge.extras import ExtraMissing
+from bridge.net.listening import StartError
 from tracker import StoreError
 
 _EXPECTED = (CommandFailed, ConfigError, StartError, StoreError, EmbeddedError, ExtraMissing)

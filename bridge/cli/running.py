@@ -1,19 +1,26 @@
 """One bridge as the work of this process, from its start to a signal."""
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import structlog
 
-from bridge.app import Bridge
+from bridge.app import Bridge, Neighbourhood
 from bridge.cli.garbage import collect_when_quiet
 from bridge.config import Settings
 from bridge.limits import Limits
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
+from bridge.workers.division import settings_of, web_urls
+from bridge.workers.place import UP, Place
+from bridge.workers.supervisor import Supervisor, own_command
 from tracker.store.private_files import UMASK
 
 try:
@@ -29,16 +36,44 @@ log = structlog.get_logger(__name__)
 def run_bridge(settings: Settings, on_up: Callable[[Bridge], None] | None = None) -> None:
     """Until SIGTERM or SIGINT, which stop it in stages; a second signal ends the process at once, with 1.
 
-    `on_up` is called when it accepts clients. Raises bridge.app.StartError and tracker.StoreError.
+    `on_up` is called when it accepts clients. Raises StartError and tracker.StoreError.
     """
+    _run_to_the_end(_run(lambda: Bridge(settings, Limits()), on_up))
+
+
+def run_worker(settings: Settings, place: Place) -> None:
+    """One of several of this host; it ends as well when whoever looks after them is gone. Raises as `run_bridge`."""
+    structlog.contextvars.bind_contextvars(worker=place.number)
+    line = socket.socket(fileno=place.line)
+    shared, shared_tls = (
+        None if each is None else socket.socket(fileno=each) for each in (place.shared, place.shared_tls)
+    )
+    neighbourhood = Neighbourhood(shared, shared_tls, web_urls(settings, place) if place.number == 0 else ())
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+    own = settings_of(settings, place)
+    _run_to_the_end(_run(lambda: Bridge(own, Limits(), neighbourhood), lambda _: line.sendall(UP)))
+
+
+def _end_with(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.recv(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_workers(settings: Settings) -> None:
+    """All of them, in processes of their own, until a signal, as `run_bridge`. Raises StartError."""
+    _run_to_the_end(Supervisor(settings, Limits().workers, own_command()).run())
+
+
+def _run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
     os.umask(UMASK)
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-        runner.run(_run(settings, on_up))
+        runner.run(work)
 
 
-async def _run(settings: Settings, on_up: Callable[[Bridge], None] | None) -> None:
+async def _run(make: Callable[[], Bridge], on_up: Callable[[Bridge], None] | None) -> None:
     asked = _stop_on_signals()
-    bridge = Bridge(settings, Limits())
+    bridge = make()
     starting = asyncio.create_task(bridge.start())
     waiting = asyncio.create_task(asked.wait())
     try:

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from bridge.cli.common import ConfigFile, LogFormatOption, port_option
-from bridge.cli.running import run_bridge
+from bridge.cli.running import run_bridge, run_worker, run_workers
 from bridge.config import load_settings
 from bridge.logs import configure_logs
+from bridge.workers.place import Place
 
 
 def serve(
@@ -35,6 +36,9 @@ def serve(
         str | None,
         typer.Option(metavar="D", help="A bridge whose clock is further off owns no topic: 5s."),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Bridges side by side behind the same port, a processor each.")
+    ] = None,
     config: ConfigFile = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     log_format: LogFormatOption = None,
@@ -58,8 +62,15 @@ def serve(
         web_host=web_host,
         web_port=web_port,
         max_clock_offset_ms=max_clock_offset,
+        workers=workers,
         log_level=log_level,
         log_format=log_format,
     ).settings
     configure_logs(settings.log_level, settings.log_format)
-    run_bridge(settings)
+    place = Place.told()
+    if place is not None:
+        run_worker(settings, place)
+    elif settings.workers > 1:
+        run_workers(settings)
+    else:
+        run_bridge(settings)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from functools import partial
 
 import structlog
@@ -48,9 +49,9 @@ class Gateway:
         self.randbits = randbits
         self._max_connections = max_connections
         self._sessions: dict[ClientSession, None] = {}  # in the order they came
-        self._plain: PlainListener | None = None
-        self.tls: TlsListener | None = None
-        """The port for clients that come by TLS; None where there is none."""
+        self._plain: list[PlainListener] = []
+        self.tls: list[TlsListener] = []
+        """The ports for clients that come by TLS."""
         self._empty = asyncio.Event()
 
     @property
@@ -63,28 +64,34 @@ class Gateway:
         """Connections to brokers on behalf of clients."""
         return sum(session.broker_connections for session in self._sessions)
 
-    async def start(self, bound: socket.socket | None, tls: TlsPort | None = None) -> None:
-        """Listen on a bound socket, on one for TLS, or on both."""
-        if bound is not None:
-            on_ended = partial(self._failures.note, Part.elsewhere, "a part of the port for clients has ended")
-            self._plain = PlainListener(bound, lambda: ClientSession(self), on_ended, self.log, self.limits)
-            self._plain.start()
-        if tls is not None:
-            self.tls = TlsListener(
-                tls, lambda: ClientSession(self, by_tls=True), self._has_room, self._failures, self.log, self.limits
-            )
-            self.tls.start()
+    async def start(self, plain: Iterable[socket.socket], tls: Iterable[TlsPort] = ()) -> None:
+        """Listen on bound sockets, and on some for TLS."""
+        on_ended = partial(self._failures.note, Part.elsewhere, "a part of the port for clients has ended")
+        for bound in plain:
+            self._plain.append(PlainListener(bound, lambda: ClientSession(self), on_ended, self.log, self.limits))
+        for port in tls:
+            make = partial(ClientSession, self, by_tls=True)
+            self.tls.append(TlsListener(port, make, self._has_room, self._failures, self.log, self.limits))
+        for each in self._plain:
+            each.start()
+        for secured in self.tls:
+            secured.start()
+
+    @property
+    def failed_handshakes(self) -> int:
+        """Connections to the ports with TLS that were closed before they had begun."""
+        return sum(each.failed_handshakes for each in self.tls)
 
     def _has_room(self) -> bool:
-        handshakes = 0 if self.tls is None else self.tls.handshakes
+        handshakes = sum(each.handshakes for each in self.tls)
         return len(self._sessions) + handshakes < self._max_connections
 
     async def stop_listening(self) -> None:
         """Take no new clients."""
-        if self._plain is not None:
-            await self._plain.stop()
-        if self.tls is not None:
-            await self.tls.stop()
+        for each in self._plain:
+            await each.stop()
+        for secured in self.tls:
+            await secured.stop()
 
     async def close(self) -> None:
         """End every session."""

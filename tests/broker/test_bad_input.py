@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from bridge.app import Bridge, StartError
+from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.embedded import EmbeddedPulsar
 from bridge.embedded.ports import free_ports
 from bridge.limits import Limits
+from bridge.net.listening import StartError
 from bridge.protocol.frames import encode_frame
 from bridge.protocol.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, ServerError
 from tests.bridge_process import now_ms

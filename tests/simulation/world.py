@@ -81,7 +81,7 @@ class BridgeNode:
         urls = self.url, lambda: f"http://{self.host.name}"
         self.core = Core(_SETTINGS, SMALL, store, admin, pool, urls, machine, ask=self._ask)
         bound: Any = world.network.bind(self.host.name, PORT)
-        await self.core.start(bound)
+        await self.core.start([bound])
         await asyncio.Event().wait()
 
     async def _ask(self, member: Member) -> Loads:

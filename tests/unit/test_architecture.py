@@ -17,7 +17,7 @@ PACKAGES = ("bridge", "tracker", "spark_jobs")
 
 FLOORS = (
     ("bridge.cli",),
-    ("bridge.showcase",),
+    ("bridge.showcase", "bridge.workers"),
     ("bridge.app",),
     ("bridge.core",),
     ("bridge.web.server",),

@@ -83,7 +83,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         gateway = Gateway(broker.url, topics, failures, 10_000, limits)
         bound = socket.create_server(("127.0.0.1", 0))
         bound.setblocking(False)
-        await gateway.start(bound)
+        await gateway.start([bound])
         yield Scene(broker, gateway, topics, failures, f"pulsar://127.0.0.1:{bound.getsockname()[1]}")
         await gateway.close()
 

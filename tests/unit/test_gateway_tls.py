@@ -13,13 +13,14 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from bridge.app import Bridge, StartError
+from bridge.app import Bridge
 from bridge.config import Settings
 from bridge.embedded.ports import free_ports
 from bridge.gateway.listener import Gateway
 from bridge.limits import ConnectionLimits, Limits
 from bridge.net.certificates import ServerCertificate, TlsFiles
 from bridge.net.failures import Failures
+from bridge.net.listening import StartError
 from bridge.net.tls_listener import TlsListener, TlsPort
 from bridge.protocol import commands
 from bridge.protocol.frames import encode_frame
@@ -80,8 +81,7 @@ class Door:
 
     @property
     def tls(self) -> TlsListener:
-        assert self.gateway.tls is not None
-        return self.gateway.tls
+        return self.gateway.tls[0]
 
     @property
     def failed(self) -> int:
@@ -101,7 +101,7 @@ async def opened(
         each.setblocking(False)
     async with FakeBroker() as broker:
         gateway = Gateway(broker.url, topics, failures, max_connections, limits)
-        await gateway.start(bound[0], TlsPort(bound[1], ServerCertificate(files, "127.0.0.1")))
+        await gateway.start(bound[:1], [TlsPort(bound[1], ServerCertificate(files, "127.0.0.1"))])
         try:
             yield Door(gateway, broker, topics, [each.getsockname()[1] for each in bound])
         finally:

@@ -94,7 +94,7 @@ async def two() -> AsyncIterator[TwoBrokers]:
         gateway = Gateway(first.url, NoTopics(), Failures(), 10_000, ConnectionLimits())
         bound = socket.create_server(("127.0.0.1", 0))
         bound.setblocking(False)
-        await gateway.start(bound)
+        await gateway.start([bound])
         yield TwoBrokers(first, second, f"pulsar://127.0.0.1:{bound.getsockname()[1]}")
         await gateway.close()
 

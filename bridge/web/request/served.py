@@ -33,6 +33,10 @@ class Served(Protocol):
         """Where this web server listens."""
 
     @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Where the REST of the other workers of this host is, that this bridge answers for."""
+
+    @property
     def advertised_url(self) -> str:
         """What other bridges know this one by."""
 

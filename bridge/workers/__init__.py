@@ -1,0 +1,1 @@
+"""Several bridges of one host behind one port: their places, and who looks after them."""

@@ -1,0 +1,164 @@
+"""Starts the workers, starts those anew that end, and has all of them end together."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from bridge.clock import RandBits, system_randbits
+from bridge.config import Settings
+from bridge.limits import WorkerLimits
+from bridge.net.backoff import Backoff
+from bridge.net.listening import StartError, bound
+from bridge.net.waiting import is_set_within
+from bridge.workers.division import ports_of
+from bridge.workers.place import UP, Place, Ports
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """One child process, from its start to its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, line: socket.socket) -> None:
+        """`line`: the worker has the other end; what it says comes here, and it ends when this is closed."""
+        self.process = process
+        self.up = asyncio.Event()
+        self._line = line
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            if await asyncio.get_running_loop().sock_recv(self._line, len(UP)) == UP:
+                self.up.set()
+
+    async def ended(self) -> int:
+        """Wait for its end; returns the exit code, below 0 the signal that ended it."""
+        code = await self.process.wait()
+        await self._listening  # the line has ended as well
+        self._line.close()
+        return code
+
+    def send(self, sign: signal.Signals) -> None:
+        """Unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(sign)
+
+
+class Supervisor:
+    """`run` until a signal, or until a worker cannot be started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        limits: WorkerLimits,
+        command: Sequence[str],
+        environment: Mapping[str, str] = os.environ,
+        randbits: RandBits = system_randbits,
+    ) -> None:
+        """`command`: what a worker is started with; it finds its place in the environment."""
+        self._settings = settings
+        self._limits = limits
+        self._command = command
+        self._environment = environment
+        self._randbits = randbits
+        self._ports: tuple[Ports, ...] = ()
+        self._shared: tuple[socket.socket | None, socket.socket | None] = (None, None)
+        self._workers: dict[int, Worker] = {}
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises StartError when a port is not to be had, or a worker does not come up the first time."""
+        settings = self._settings
+        self._ports = ports_of(settings)
+        with contextlib.ExitStack() as held:
+            plain = None if settings.tls_only else held.enter_context(bound(settings.host, settings.port))
+            tls = held.enter_context(bound(settings.host, settings.tls_port)) if settings.tls_port else None
+            self._shared = plain, tls
+            self._obey_signals()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for number in range(settings.workers):
+                        group.create_task(self._keep(number))
+            except* StartError as errors:
+                raise errors.exceptions[0] from None
+            finally:
+                await self._end_all()
+        log.info("all workers are down")
+
+    def _obey_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._send_all, signal.SIGHUP)
+
+    def _stop(self, sign: signal.Signals) -> None:
+        if self._stopping.is_set():
+            log.warning("not waiting any longer", signal=sign.name)
+            self._send_all(signal.SIGKILL)
+            return
+        log.info("stopping", signal=sign.name)
+        self._stopping.set()
+        self._send_all(signal.SIGTERM)
+
+    def _send_all(self, sign: signal.Signals) -> None:
+        for worker in self._workers.values():
+            worker.send(sign)
+
+    async def _keep(self, number: int) -> None:
+        """One worker after the other, in the same place."""
+        backoff = Backoff(self._randbits, self._limits.restart_backoff_s)
+        loop = asyncio.get_running_loop()
+        was_up = False
+        while not self._stopping.is_set():
+            started = loop.time()
+            worker = self._workers[number] = await self._start(number)
+            code = await worker.ended()
+            del self._workers[number]
+            if self._stopping.is_set():
+                return
+            was_up = was_up or worker.up.is_set()
+            if not was_up:
+                self._stopping.set()
+                raise StartError(f"worker {number} could not start and ended with code {code}; the log says why")
+            log.error("a worker has ended, and is started again", worker=number, code=code)
+            if loop.time() - started > self._limits.restart_backoff_s[-1]:
+                backoff.reset()
+            await is_set_within(self._stopping, backoff.next_s())
+
+    async def _start(self, number: int) -> Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            plain, tls = (None if each is None else each.fileno() for each in self._shared)
+            place = Place(number, self._ports, theirs.fileno(), plain, tls)
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env={**self._environment, **place.environment()},
+                pass_fds=place.files,
+                start_new_session=True,  # Ctrl-C in a terminal is for whoever looks after them, who tells them
+            )
+        return Worker(process, ours)
+
+    async def _end_all(self) -> None:
+        """What still runs is asked to end, then made to."""
+        self._send_all(signal.SIGTERM)
+        for worker in list(self._workers.values()):
+            try:
+                async with asyncio.timeout(self._limits.stop_s):
+                    await worker.ended()
+            except TimeoutError:
+                log.warning("a worker does not end, it is killed", pid=worker.process.pid)
+                worker.send(signal.SIGKILL)
+                await worker.ended()
+        self._workers.clear()
+
+
+def own_command() -> list[str]:
+    """What this process was started with."""
+    return [sys.executable, "-m", "bridge", *sys.argv[1:]]
