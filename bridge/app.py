@@ -12,7 +12,7 @@ from bridge.broker.admin import AdminClient
 from bridge.broker.clocks import ClockComparison
 from bridge.broker.pool import BrokerPool
 from bridge.clock import wall_clock_ms
-from bridge.config import LOOPBACK, Settings
+from bridge.config import ANY_ADDRESS, LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits
@@ -34,11 +34,11 @@ log = structlog.get_logger(__name__)
 
 
 class Neighbourhood(NamedTuple):
-    """What a bridge shares with others of its host: where all of them accept clients, and where the others' REST is."""
+    """What a bridge shares with others of its host: where all of them accept clients; the ports of the others' REST."""
 
     plain: socket.socket | None = None
     tls: socket.socket | None = None
-    web_urls: tuple[str, ...] = ()
+    web_ports: tuple[int, ...] = ()
 
 
 class Bridge:
@@ -123,9 +123,12 @@ class Bridge:
         return of_clients + (0 if self._web_tls is None else self._web_tls.failed_handshakes)
 
     @property
-    def neighbours(self) -> tuple[str, ...]:
-        """Where the REST of the other workers of this host is, that this bridge answers for."""
-        return self._neighbourhood.web_urls
+    def neighbours(self) -> dict[str, str]:
+        """Where the REST of the other workers is that this bridge answers for: as others know it, and for itself."""
+        settings = self.settings
+        near = "127.0.0.1" if settings.web_host in ANY_ADDRESS else settings.web_host
+        near = f"[{near}]" if ":" in near else near
+        return {f"http://{self._web_host}:{port}": f"http://{near}:{port}" for port in self._neighbourhood.web_ports}
 
     @property
     def advertised_urls(self) -> ServiceUrls:

@@ -34,7 +34,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TOKEN_MIN: Final = 16
 """Characters of a token that nobody guesses."""
 _PORT_LAST: Final = 65535
-_ANY_ADDRESS = ("", "0.0.0.0", "::")
+ANY_ADDRESS = ("", "0.0.0.0", "::")
 _OF_TLS = (
     "tls_only",
     "tls_certificate_file_path",
@@ -47,7 +47,7 @@ _OF_TLS = (
 
 def default_advertised_address(host: str) -> str:
     """The listening address itself; for "any address" the machine's full name, as brokers do."""
-    return socket.getfqdn() if host in _ANY_ADDRESS else host
+    return socket.getfqdn() if host in ANY_ADDRESS else host
 
 
 def default_access(web_host: str) -> Literal["off"] | None:
@@ -280,7 +280,7 @@ class Settings(BaseSettings):
     def _not_itself(self) -> Self:
         broker = parse_service_url(self.broker_service_url)
         own = {self.host, self.advertised_address}
-        if self.host in (*_ANY_ADDRESS, *LOOPBACK):
+        if self.host in (*ANY_ADDRESS, *LOOPBACK):
             own.update(LOOPBACK)
         ports = {self.tls_port} if self.tls_only else {self.port, self.tls_port}
         if broker.port in ports and broker.host in own:

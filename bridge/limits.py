@@ -271,14 +271,11 @@ class MemberLimits:
 class WorkerLimits:
     """Several bridges of one host."""
 
-    restart_backoff_s: tuple[float, ...] = (0.2, 1.0, 5.0, 30.0)
-    """Before a worker that has ended is started again, by how often it did in a row; one that ran for longer than the
-    last begins anew."""
-    stop_s: float = 60.0
+    worker_stop_s: float = 60.0
     """A worker that does not end by then is killed."""
-    answer_s: float = 5.0
+    worker_answer_s: float = 5.0
     """So long another worker may take to answer what is added up."""
-    relayed_s: float = 120.0
+    worker_relayed_s: float = 120.0
     """So long another worker may take to answer a request that is for it."""
 
 

@@ -183,6 +183,7 @@ class Overview(TypedDict):
     pending: Annotated[int, says("entries not acked, all subscriptions added up")]
     dueWithin: Annotated[dict[str, int], says("about how many deliveries come due within so many seconds")]
     lateness: Lateness
+    latenessBuckets: Annotated[list[int], says("first deliveries, by the buckets that the percentiles are read from")]
     warnings: Annotated[list[OperatorWarning], says("critical ones first")]
     clientConnections: int
     diskFree: Bytes

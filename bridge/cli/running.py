@@ -18,9 +18,10 @@ from bridge.config import Settings
 from bridge.limits import Limits
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
-from bridge.workers.division import settings_of, web_urls
+from bridge.workers.division import settings_of, web_ports_of_others
 from bridge.workers.place import UP, Place
 from bridge.workers.supervisor import Supervisor, own_command
+from tracker import Store
 from tracker.store.private_files import UMASK
 
 try:
@@ -48,7 +49,7 @@ def run_worker(settings: Settings, place: Place) -> None:
     shared, shared_tls = (
         None if each is None else socket.socket(fileno=each) for each in (place.shared, place.shared_tls)
     )
-    neighbourhood = Neighbourhood(shared, shared_tls, web_urls(settings, place) if place.number == 0 else ())
+    neighbourhood = Neighbourhood(shared, shared_tls, web_ports_of_others(place))
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()
     own = settings_of(settings, place)
     _run_to_the_end(_run(lambda: Bridge(own, Limits(), neighbourhood), lambda _: line.sendall(UP)))
@@ -61,8 +62,10 @@ def _end_with(line: socket.socket) -> None:
 
 
 def run_workers(settings: Settings) -> None:
-    """All of them, in processes of their own, until a signal, as `run_bridge`. Raises StartError."""
-    _run_to_the_end(Supervisor(settings, Limits().workers, own_command()).run())
+    """All of them, in processes of their own, until a signal, as `run_bridge`. Raises StartError and StoreError."""
+    os.umask(UMASK)
+    Store.claim(settings.data_dir)  # before one of them makes a folder in it
+    _run_to_the_end(Supervisor(settings, Limits(), own_command()).run())
 
 
 def _run_to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -48,9 +48,6 @@ def folder_of(data_dir: Path, number: int) -> Path:
     return data_dir / FOLDER / str(number) if number else data_dir
 
 
-def web_urls(settings: Settings, place: Place) -> tuple[str, ...]:
-    """Where the other workers' REST is, for this one, which is on the same machine."""
-    host = settings.web_host if settings.web_host not in ("", "0.0.0.0", "::") else "127.0.0.1"
-    host = f"[{host}]" if ":" in host else host
-    others = (each for number, each in enumerate(place.ports) if number != place.number)
-    return tuple(f"http://{host}:{each.web}" for each in others)
+def web_ports_of_others(place: Place) -> tuple[int, ...]:
+    """Those that a worker answers for: the first one for all."""
+    return tuple(each.web for each in place.ports[1:]) if place.number == 0 else ()

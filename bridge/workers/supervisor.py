@@ -12,7 +12,7 @@ import structlog
 
 from bridge.clock import RandBits, system_randbits
 from bridge.config import Settings
-from bridge.limits import WorkerLimits
+from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.listening import StartError, bound
 from bridge.net.waiting import is_set_within
@@ -40,7 +40,7 @@ class Worker:
     async def ended(self) -> int:
         """Wait for its end; returns the exit code, below 0 the signal that ended it."""
         code = await self.process.wait()
-        await self._listening  # the line has ended as well
+        await asyncio.wait({self._listening})  # the line has ended as well
         self._line.close()
         return code
 
@@ -56,7 +56,7 @@ class Supervisor:
     def __init__(
         self,
         settings: Settings,
-        limits: WorkerLimits,
+        limits: Limits,
         command: Sequence[str],
         environment: Mapping[str, str] = os.environ,
         randbits: RandBits = system_randbits,
@@ -71,6 +71,7 @@ class Supervisor:
         self._shared: tuple[socket.socket | None, socket.socket | None] = (None, None)
         self._workers: dict[int, Worker] = {}
         self._stopping = asyncio.Event()
+        self._killing: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Raises StartError when a port is not to be had, or a worker does not come up the first time."""
@@ -85,11 +86,23 @@ class Supervisor:
                 async with asyncio.TaskGroup() as group:
                     for number in range(settings.workers):
                         group.create_task(self._keep(number))
+                    log.info("workers are started", workers=settings.workers, **self._told())
             except* StartError as errors:
                 raise errors.exceptions[0] from None
             finally:
-                await self._end_all()
+                self._stop_the_rest()
+                for worker in list(self._workers.values()):
+                    await worker.ended()
+                self._workers.clear()
+                if self._killing is not None:
+                    self._killing.cancel()
         log.info("all workers are down")
+
+    def _told(self) -> dict[str, int]:
+        """The ports that clients and callers use."""
+        shared = zip(("port", "tls_port"), self._shared, strict=True)
+        ports = {name: each.getsockname()[1] for name, each in shared if each is not None}
+        return {**ports, "web_port": self._ports[0].web}
 
     def _obey_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,8 +116,20 @@ class Supervisor:
             self._send_all(signal.SIGKILL)
             return
         log.info("stopping", signal=sign.name)
-        self._stopping.set()
-        self._send_all(signal.SIGTERM)
+        self._stop_the_rest()
+
+    def _stop_the_rest(self) -> None:
+        if self._killing is None:
+            self._stopping.set()
+            self._send_all(signal.SIGTERM)
+            self._killing = asyncio.get_running_loop().call_later(
+                self._limits.workers.worker_stop_s, self._kill_the_rest
+            )
+
+    def _kill_the_rest(self) -> None:
+        for number, worker in self._workers.items():
+            log.warning("a worker does not end, it is killed", worker=number)
+            worker.send(signal.SIGKILL)
 
     def _send_all(self, sign: signal.Signals) -> None:
         for worker in self._workers.values():
@@ -112,22 +137,23 @@ class Supervisor:
 
     async def _keep(self, number: int) -> None:
         """One worker after the other, in the same place."""
-        backoff = Backoff(self._randbits, self._limits.restart_backoff_s)
+        backoff = Backoff(self._randbits, self._limits.retry_backoff_s)
         loop = asyncio.get_running_loop()
         was_up = False
         while not self._stopping.is_set():
             started = loop.time()
             worker = self._workers[number] = await self._start(number)
+            if self._stopping.is_set():  # all were told to end while this one was about to begin
+                worker.send(signal.SIGTERM)
             code = await worker.ended()
             del self._workers[number]
             if self._stopping.is_set():
                 return
             was_up = was_up or worker.up.is_set()
             if not was_up:
-                self._stopping.set()
                 raise StartError(f"worker {number} could not start and ended with code {code}; the log says why")
             log.error("a worker has ended, and is started again", worker=number, code=code)
-            if loop.time() - started > self._limits.restart_backoff_s[-1]:
+            if loop.time() - started > self._limits.retry_backoff_s[-1]:
                 backoff.reset()
             await is_set_within(self._stopping, backoff.next_s())
 
@@ -144,19 +170,6 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C in a terminal is for whoever looks after them, who tells them
             )
         return Worker(process, ours)
-
-    async def _end_all(self) -> None:
-        """What still runs is asked to end, then made to."""
-        self._send_all(signal.SIGTERM)
-        for worker in list(self._workers.values()):
-            try:
-                async with asyncio.timeout(self._limits.stop_s):
-                    await worker.ended()
-            except TimeoutError:
-                log.warning("a worker does not end, it is killed", pid=worker.process.pid)
-                worker.send(signal.SIGKILL)
-                await worker.ended()
-        self._workers.clear()
 
 
 def own_command() -> list[str]:

@@ -23,6 +23,7 @@ FLOORS = (
     ("bridge.web.server",),
     ("bridge.web.pages", "bridge.web.metrics"),
     ("bridge.web.rest", "bridge.web.front_door"),
+    ("bridge.web.neighbours",),
     ("bridge.web.access",),
     ("bridge.web.request",),
     ("bridge.members",),

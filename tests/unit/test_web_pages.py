@@ -33,6 +33,7 @@ OVERVIEW: answers.Overview = {
     "pending": 123_456_789,
     "dueWithin": {"60": 11, "3600": 222, "86400": 3_333},
     "lateness": {"count": 5, "p50Ms": 1, "p99Ms": 7, "p999Ms": 90, "maxMs": 100},
+    "latenessBuckets": [5],
     "warnings": [],
     "clientConnections": 4,
     "diskFree": 50,

@@ -82,10 +82,7 @@ class Store:
         For tests, `at_boundary` is called "before write", "after write", and the same with "sync", "create" and
         "drop" (of a topic's column family), on the thread that does it. What it raises is taken for the disk's answer.
         """
-        try:
-            exposed = keep_private(path, _LOCK_NAME, _DATABASE_NAME)
-        except OSError as error:
-            raise StoreError(f"cannot create the data directory {path}: {error}") from error
+        exposed = _made_private(path)
         # Not bound to a thread: the bridge may open and close from different ones.
         lock = FileLock(path / _LOCK_NAME, timeout=0, thread_local=False)
         try:
@@ -117,6 +114,12 @@ class Store:
         """Return the names of the topics that have an index here, sorted."""
         self._require_open()
         return sorted(self._stored_topics())
+
+    @staticmethod
+    def claim(path: Path) -> None:
+        """Make a data directory, or find that it is one, without opening it. Raises StoreError."""
+        _made_private(path)
+        (path / _LOCK_NAME).touch(mode=0o600)
 
     def open_topic(self, topic: str) -> TopicFamily:
         """Return a topic's first column family, creating it when the topic is new. Raises StoreError."""
@@ -415,3 +418,11 @@ def topic_prefix(topic: str) -> bytes:
     """Return what every metadata key of a topic starts with: its length first, so that no topic prefixes another."""
     name = topic.encode()
     return b"t" + len(name).to_bytes(4, "big") + name
+
+
+def _made_private(path: Path) -> str | None:
+    """Why others may look into it all the same. Raises StoreError."""
+    try:
+        return keep_private(path, _LOCK_NAME, _DATABASE_NAME)
+    except OSError as error:
+        raise StoreError(f"cannot create the data directory {path}: {error}") from error

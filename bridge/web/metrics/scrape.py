@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -14,6 +15,8 @@ from bridge.net.failures import Part
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.metrics.exposition import Exposition, Family, escaped, labels_text
+from bridge.web.neighbours.asking import Told
+from bridge.web.neighbours.sums import metrics_as_one
 from bridge.web.request.served import Served
 from bridge.web.request.shown import index_shown, subscriptions_shown
 from bridge.web.rest.views import DUE_WITHIN_S, due_within, earliest_ms
@@ -34,6 +37,7 @@ FAMILIES = (
     Family("client_connections", "gauge", "Connections of clients.", BRIDGE),
     Family("tls_handshake_failures_total", "counter", "Connections at the TLS port closed before they began.", BRIDGE),
     Family("tls_certificate_expires_seconds", "gauge", "When the TLS port's certificate ends, epoch seconds.", BRIDGE),
+    Family("workers", "gauge", "Workers of this host, where it has several, serving or silent.", (*BRIDGE, "state")),
     Family("broker_connections", "gauge", "Connections to brokers: the bridge's own and those of clients.", BRIDGE),
     Family("clock_offset_seconds", "gauge", "How far at least the broker's clock is ahead of this machine's.", BRIDGE),
     Family("failures_total", "counter", "Unexpected errors, by the part that began anew.", (*BRIDGE, "part")),
@@ -112,6 +116,16 @@ async def exposition(bridge: Served, cluster: str) -> bytes:
         if number % bridge.limits.operators.scrape_slice == 0:
             await asyncio.sleep(0)
     return await asyncio.to_thread(told.text)
+
+
+def exposition_of_all(own: bytes, others: Sequence[Told], cluster: str) -> bytes:
+    """One answer for all workers of a host, each sample with whose it is, and how many are silent."""
+    texts = [own.decode(), *(each.text if each.trouble is None else None for each in others)]
+    told, labels = Exposition(PREFIX, FAMILIES), labels_text({"cluster": cluster})
+    silent = texts.count(None)
+    told.add("workers", f'{labels},state="serving"', len(texts) - silent)
+    told.add("workers", f'{labels},state="silent"', silent)
+    return metrics_as_one(texts) + told.text()
 
 
 async def _bridge_samples(told: Exposition, bridge: Served, cluster: str) -> None:

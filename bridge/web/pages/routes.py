@@ -9,7 +9,8 @@ from aiohttp import web
 from bridge import answers
 from bridge.clock import wall_clock_ms
 from bridge.topics.tracked_topic import TrackedTopic
-from bridge.web.access.control import ACCESS, CALLER, Permission, may, visible_topics
+from bridge.web.access.control import ACCESS, CALLER, Permission, may
+from bridge.web.neighbours.asking import lead_to_worker
 from bridge.web.pages import static_files
 from bridge.web.pages.overview_page import overview_values, topics_query
 from bridge.web.pages.rendering import large_page, load_templates, page
@@ -20,7 +21,7 @@ from bridge.web.request.served import BRIDGE, limits_of
 from bridge.web.rest.action_routes import ACTIONS
 from bridge.web.rest.members_routes import members_answer
 from bridge.web.rest.overview import overview_answer
-from bridge.web.rest.topic_list import topic_rows
+from bridge.web.rest.together import overview_together, rows_together
 from bridge.web.rest.views import topic_stats
 
 routes = web.RouteTableDef()
@@ -40,11 +41,8 @@ async def overview_page(request: web.Request) -> web.Response:
     """Show the bridge as a whole, and a page of its topics."""
     now_ms = wall_clock_ms()
     query = topics_query(request.query)
-    topics = await visible_topics(request)
-    overview = await overview_answer(request.app[BRIDGE], topics, now_ms)
-    rows = await topic_rows(
-        topics, query.filter, query.sort, limits_of(request).topics_slice, descending=query.order == "desc"
-    )
+    overview = await overview_together(request)
+    rows = await rows_together(request, query.filter, query.sort, descending=query.order == "desc")
     shown = rows[query.offset : query.offset + query.limit]
     members = await members_answer(request.app[BRIDGE])
     values = overview_values(overview, shown, len(rows), query, now_ms, members)
@@ -57,6 +55,7 @@ async def topic_page(request: web.Request) -> web.Response:
     name = str(topic_name(request))
     known = request.app[BRIDGE].topics
     topic = None if known is None else known.get(name)
+    lead_to_worker(request, name, topic)
     if topic is None:
         reason = f"{name} is not tracked by this bridge. It is from the moment a client subscribes to it here."
         return page("not_found.html", 404, actor=_actor(request), reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from aiohttp import web
@@ -33,8 +34,8 @@ class Served(Protocol):
         """Where this web server listens."""
 
     @property
-    def neighbours(self) -> tuple[str, ...]:
-        """Where the REST of the other workers of this host is, that this bridge answers for."""
+    def neighbours(self) -> Mapping[str, str]:
+        """Where the REST of the other workers is that this bridge answers for: as others know it, and for itself."""
 
     @property
     def advertised_url(self) -> str:

@@ -12,6 +12,7 @@ from bridge.web.access.control import CALLER, Permission, require, visible_names
 from bridge.web.request.parameters import ROOT, number_in, refused
 from bridge.web.request.served import limits_of
 from bridge.web.rest.answering import Answer
+from bridge.web.rest.together import acts_together
 
 routes = web.RouteTableDef()
 
@@ -57,7 +58,7 @@ async def actions(request: web.Request) -> Answer[list[answers.Action]]:
         if len(part) < limit:
             break
         before = part[-1]["id"]
-    return Answer(found[:limit])
+    return Answer(await acts_together(request, found[:limit], request.path_qs, limit))
 
 
 async def _of_the_callers(request: web.Request, records: list[answers.Action]) -> list[answers.Action]:

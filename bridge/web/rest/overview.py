@@ -80,6 +80,7 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
         "pending": sums.pending,
         "dueWithin": {str(bound): count for bound, count in due.items()},
         "lateness": lateness_answer(sums.lateness),
+        "latenessBuckets": sums.lateness.counts,
         "warnings": sorted(warnings, key=lambda each: each["severity"] != Severity.critical),
         "clientConnections": 0 if bridge.gateway is None else bridge.gateway.connections,
         "diskFree": disk.free,

@@ -7,7 +7,6 @@ from aiohttp import web
 
 from bridge import answers
 from bridge.clock import wall_clock_ms
-from bridge.web.access.control import visible_topics
 from bridge.web.request.parameters import (
     ROOT,
     TOPIC,
@@ -21,10 +20,9 @@ from bridge.web.request.parameters import (
     tracked_topic,
     view_of,
 )
-from bridge.web.request.served import BRIDGE, limits_of
+from bridge.web.request.served import limits_of
 from bridge.web.rest.answering import Answer
-from bridge.web.rest.overview import overview_answer
-from bridge.web.rest.topic_list import topic_rows
+from bridge.web.rest.together import overview_together, rows_together
 from bridge.web.rest.views import partition_table, topic_stats
 from tracker import StoreError
 from tracker.counts import MIN_STEP_MS
@@ -42,22 +40,14 @@ DEFAULT_BARS = 300
 @routes.get(f"{ROOT}/overview")
 async def overview(request: web.Request) -> Answer[answers.Overview]:
     """Tell of the bridge as a whole, and of the topics that the caller may see added up."""
-    bridge = request.app[BRIDGE]
-    topics = await visible_topics(request)
-    return Answer(await overview_answer(bridge, topics, wall_clock_ms()))
+    return Answer(await overview_together(request))
 
 
 @routes.get(f"{ROOT}/topics")
 async def topics(request: web.Request) -> Answer[list[answers.TopicRow]]:
     """List the tracked topic partitions that the caller may see; X-Total-Count tells how many there are in all."""
-    found = await visible_topics(request)
-    rows = await topic_rows(
-        found,
-        request.query.get("filter", ""),
-        _sorted_by(request),
-        limits_of(request).topics_slice,
-        descending=_descending(request),
-    )
+    wanted = request.query.get("filter", "")
+    rows = await rows_together(request, wanted, _sorted_by(request), descending=_descending(request))
     start = number_in(request, "offset", 0, 0, 10**9)
     most = limits_of(request).topics_page_max
     limit = number_in(request, "limit", most, 1, most)

@@ -1,0 +1,1 @@
+"""The other workers of this host: the first one answers for all of them."""
