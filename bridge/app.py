@@ -227,6 +227,18 @@ class Bridge:
             await asyncio.to_thread(self.certificate.look)
         await asyncio.to_thread(self.trusted.look)
 
+    async def drained(self) -> int:
+        """Have others take over what this bridge owns; returns how many topic partitions nobody took in time."""
+        members, loop = self.limits.members, asyncio.get_running_loop()
+        ends, left = loop.time() + members.drain_s, 0
+        while self.topics is not None:
+            left = sum(load > 0 for load in (await self.topics.owned()).values())
+            if self.balance is None or not left or loop.time() > ends:
+                break
+            self.balance.drain(True)
+            await asyncio.sleep(members.drain_look_s)
+        return left
+
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then everything closed."""
         self._stopping = True

@@ -263,6 +263,9 @@ class MemberLimits:
     """A topic partition that nobody owns for so long is served by whoever remembers it."""
     remembered_s: float = 15.0
     """A bridge that the broker does not list any more is one all the same for so long, if it answers."""
+    drain_s: float = 120.0
+    """So long a bridge that is to end waits until others have taken over what it owns."""
+    drain_look_s: float = 0.2
     moves_at_once: int = 3
     """Topic partitions that a bridge takes over from others after one look."""
 

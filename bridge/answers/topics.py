@@ -122,7 +122,7 @@ class TopicSummary(TypedDict):
     rebuild: Annotated[RebuildState | None, says("how the last rebuild stands")]
 
 
-class Owned(TypedDict):
+class OwnedTopic(TypedDict):
     """A topic partition that this bridge owns."""
 
     topic: str
@@ -132,11 +132,26 @@ class Owned(TypedDict):
     ]
 
 
+class Owned(TypedDict):
+    """What this bridge owns, of what the caller may see."""
+
+    draining: Annotated[bool, says("whether it is to own nothing, and others take over what it has")]
+    topics: list[OwnedTopic]
+
+
+class Drain(TypedDict):
+    """Whether this bridge, with the other workers of its host, is to own nothing."""
+
+    draining: bool
+    left: Annotated[int, says("topic partitions with clients that it owns still")]
+
+
 class Member(TypedDict):
     """A bridge of the cluster."""
 
     url: Annotated[str, says("what it is known by, and where it serves clients")]
     webUrl: str | None
+    draining: Annotated[bool, says("whether others take over what it owns")]
     owned: Annotated[int | None, says("topic partitions that it owns; null where it did not say so")]
     load: Annotated[float | None, says("how much work they are together, see `load` of one")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli import bench, config, demo, members, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import bench, config, demo, drain, members, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -30,6 +30,8 @@ app.command()(standalone.standalone)
 app.command()(serve.serve)
 app.command()(topics.topics)
 app.command()(members.members)
+app.command()(drain.drain)
+app.command()(drain.join)
 app.command()(stats.stats)
 app.command()(stats.partitions)
 app.command()(pending.pending)

@@ -24,7 +24,7 @@ def members(
     if output is Output.json:
         print_json(found)
         return
-    table = plain_table(("bridge", "REST", "topics", "load"), numbers=("topics", "load"))
+    table = plain_table(("bridge", "REST", "topics", "load", ""), numbers=("topics", "load"))
     for member in found["members"]:
         owned, load = member["owned"], member["load"]
         table.add_row(
@@ -32,6 +32,7 @@ def members(
             member["webUrl"] or "-",
             "silent" if owned is None else f"{owned:,}",
             "-" if load is None else f"{load:.1f}",
+            "draining" if member["draining"] else "",
         )
     print_table(table)
     if found["trouble"] is not None:

@@ -91,6 +91,9 @@ async def _run(make: Callable[[], Bridge], on_up: Callable[[Bridge], None] | Non
         if on_up is not None:
             on_up(bridge)
         asyncio.get_running_loop().add_signal_handler(
+            signal.SIGUSR1, lambda: beside.spawn(_drain_and_stop(bridge, asked))
+        )
+        asyncio.get_running_loop().add_signal_handler(
             signal.SIGHUP, lambda: beside.spawn(bridge.look_at_certificates())
         )
         await waiting
@@ -98,6 +101,15 @@ async def _run(make: Callable[[], Bridge], on_up: Callable[[Bridge], None] | Non
         await bridge.stop()
     finally:
         waiting.cancel()
+
+
+async def _drain_and_stop(bridge: Bridge, asked: asyncio.Event) -> None:
+    """End as by SIGTERM, once others have taken over what is owned here, or some time has passed."""
+    log.info("stopping when others have taken over what is owned here", signal="SIGUSR1")
+    left = await bridge.drained()
+    if left:
+        log.warning("stopping all the same: topic partitions are owned still", topics=left)
+    asked.set()
 
 
 def _stop_on_signals() -> asyncio.Event:

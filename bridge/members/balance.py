@@ -8,7 +8,7 @@ import structlog
 from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerError
 from bridge.members.membership import Member, Membership
-from bridge.members.plan import Loads, Orphans, Shares, invitations, moves, owned_elsewhere
+from bridge.members.plan import Loads, Orphans, Owned, Shares, invitations, moves, owned_elsewhere
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Part
 from bridge.net.tasks import all_of
@@ -17,7 +17,7 @@ from bridge.topics.topics import Topics
 
 log = structlog.get_logger(__name__)
 
-Ask = Callable[[Member], Awaitable[Loads]]
+Ask = Callable[[Member], Awaitable[Owned]]
 
 
 class Balance:
@@ -29,6 +29,8 @@ class Balance:
         """Those that were there at the last look, this bridge among them."""
         self.shares: Shares = {}
         """What they own, of those that said so."""
+        self.leaving: frozenset[str] = frozenset()
+        """The URLs of those that are draining."""
         self.trouble: str | None = None
         """Why this bridge does not know the others; None while it does."""
         self._membership = membership
@@ -37,6 +39,7 @@ class Balance:
         self._context = context
         self._limits = context.limits.members
         self._own_url = context.advertised_url
+        self._draining = False
         self._wanted: list[str] = []  # to be taken over as soon as this bridge is ready for them
         self._taking: dict[str, float] = {}  # since when, by the event loop's clock
         self._listed: dict[str, tuple[Member, float]] = {}
@@ -45,6 +48,17 @@ class Balance:
     def owner_of(self, topic: str) -> Member | None:
         """The other bridge that owned a topic partition at the last look."""
         return next((member for member in self.members if topic in self.shares.get(member.url, ())), None)
+
+    @property
+    def draining(self) -> bool:
+        """Whether this bridge is to own nothing."""
+        return self._draining
+
+    def drain(self, draining: bool) -> None:
+        """Have others take over what this bridge owns, from now on, or take its share again."""
+        if draining != self._draining:
+            log.info("draining: others take over what is owned here" if draining else "taking a share again")
+        self._draining = draining
 
     async def run(self) -> None:
         """Look, again and again. Whatever goes wrong, topics are served as they are."""
@@ -70,17 +84,20 @@ class Balance:
         self.members = self._remembered(found)
         others = [member for member in self.members if member.url != self._own_url]
         answers = dict(zip(others, await all_of(self._asked(member) for member in others), strict=True))
-        gone = [member for member, loads in answers.items() if loads is None and member.url not in listed]
+        gone = [member for member, owned in answers.items() if owned is None and member.url not in listed]
         self.members = [member for member in self.members if member not in gone]
-        shares = {member.url: loads for member, loads in answers.items() if loads is not None}
-        self.shares = shares = {**shares, self._own_url: await self._topics.owned()}
+        told = {member.url: owned for member, owned in answers.items() if owned is not None}
+        told[self._own_url] = Owned(await self._topics.owned(), self._draining)
+        self.shares = shares = {url: owned.loads for url, owned in told.items()}
+        self.leaving = leaving = frozenset(url for url, owned in told.items() if owned.draining)
         # With ten thousand topics this takes a tenth of a second.
-        invited = await asyncio.to_thread(invitations, self._own_url, shares, self._context.standby_count)
+        invited = await asyncio.to_thread(invitations, self._own_url, shares, self._context.standby_count, leaving)
         elsewhere, now_s = owned_elsewhere(self._own_url, shares), asyncio.get_running_loop().time()
         whole = len(shares) == len(self.members)  # who does not answer owns something that is not known
         if whole:
             self._wanted = self._to_take(shares, elsewhere, now_s)
-            invited.update(self._orphans.of(shares, now_s))
+            orphans = self._orphans.of(shares, now_s)
+            invited.update(() if self._draining else orphans)
         self._topics.invite(invited.union(self._wanted, self._taking), elsewhere)
         for topic in self._wanted if whole else ():
             if self._topics.take_over(topic):
@@ -98,7 +115,8 @@ class Balance:
         }
         left[self._own_url] = {**dict.fromkeys(self._taking, 1.0), **own}
         preferred = {*self._wanted, *(topic for topic in elsewhere if self._topics.is_ready(topic))}
-        return moves(self._own_url, left, preferred, self._limits.moves_at_once - len(self._taking))
+        count = self._limits.moves_at_once - len(self._taking)
+        return moves(self._own_url, left, preferred, count, self.leaving)
 
     def _remembered(self, listed: list[Member]) -> list[Member]:
         """With those that were listed just now, who may have lost their place for a moment; they have to answer."""
@@ -109,7 +127,7 @@ class Balance:
                 del self._listed[url]
         return [member for member, _ in self._listed.values()]
 
-    async def _asked(self, member: Member) -> Loads | None:
+    async def _asked(self, member: Member) -> Owned | None:
         try:
             return await self._ask(member)
         except Exception as error:

@@ -8,7 +8,7 @@ import aiohttp
 from bridge.config import Settings
 from bridge.limits import MemberLimits
 from bridge.members.membership import Member
-from bridge.members.plan import Loads
+from bridge.members.plan import Owned
 from bridge.net.certificates import CertificateError
 from bridge.net.trust import TrustedServers
 
@@ -33,7 +33,7 @@ class Directory:
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, member: Member) -> Loads:
+    async def ask(self, member: Member) -> Owned:
         """What a bridge owns. Raises SilentError."""
         if member.web_url is None:
             raise SilentError("it does not say where its REST is")
@@ -50,7 +50,7 @@ class Directory:
                 if answer.status != 200:
                     hint = "" if headers or self._token is None else f", asked without a token: {_WHY_NOT}"
                     raise SilentError(f"{member.web_url}{PATH}: {answer.status} {text[:200]}{hint}")
-                return await asyncio.to_thread(loads_in, text)
+                return await asyncio.to_thread(owned_in, text)
         except (aiohttp.ClientError, CertificateError, TimeoutError, ValueError, OSError) as error:
             raise SilentError(f"{member.web_url}{PATH}: {str(error) or type(error).__name__}") from error
 
@@ -73,15 +73,17 @@ async def _text(answer: aiohttp.ClientResponse, most: int) -> str:
     return read.decode()
 
 
-def loads_in(text: str) -> Loads:
+def owned_in(text: str) -> Owned:
     """Read the answer. Raises ValueError."""
     try:
-        found = {str(each["topic"]): float(each["load"]) for each in json.loads(text)}
+        answer = json.loads(text)
+        found = {str(each["topic"]): float(each["load"]) for each in answer["topics"]}
+        draining = answer["draining"] is True
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a list of topics: {text[:100]!r}") from error
     if any(not 0 <= load < 1e9 for load in found.values()):
         raise ValueError("a load is no number that can be")
-    return found
+    return Owned(found, draining)
 
 
 def _token(settings: Settings) -> str | None:

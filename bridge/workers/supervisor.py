@@ -22,6 +22,9 @@ from bridge.workers.place import UP, Place, Ports
 log = structlog.get_logger(__name__)
 
 
+_LOOK_S = 0.1
+
+
 class Worker:
     """One child process, from its start to its end."""
 
@@ -29,6 +32,8 @@ class Worker:
         """`line`: the worker has the other end; what it says comes here, and it ends when this is closed."""
         self.process = process
         self.up = asyncio.Event()
+        self.replaced = False
+        """Whether it is to end, for another one in its place."""
         self._line = line
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
@@ -72,6 +77,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._stopping = asyncio.Event()
         self._killing: asyncio.TimerHandle | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Raises StartError when a port is not to be had, or a worker does not come up the first time."""
@@ -90,6 +96,8 @@ class Supervisor:
             except* StartError as errors:
                 raise errors.exceptions[0] from None
             finally:
+                if self._restarting is not None:
+                    self._restarting.cancel()
                 self._stop_the_rest()
                 for worker in list(self._workers.values()):
                     await worker.ended()
@@ -109,6 +117,30 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._send_all, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGUSR1, self._restart_soon)
+
+    def _restart_soon(self) -> None:
+        if self._restarting is None or self._restarting.done():
+            self._restarting = asyncio.get_running_loop().create_task(self._restart_one_by_one())
+
+    async def _restart_one_by_one(self) -> None:
+        """Each worker is drained, ends, and is up again before the next one."""
+        for number in range(self._settings.workers):
+            worker = self._workers.get(number)
+            if worker is not None and not self._stopping.is_set():
+                log.info("restarting a worker", worker=number, of=self._settings.workers)
+                worker.replaced = True
+                worker.send(signal.SIGUSR1)
+                await worker.ended()
+                await self._up_again(number, worker)
+        log.info("all workers are restarted")
+
+    async def _up_again(self, number: int, before: Worker) -> None:
+        while not self._stopping.is_set():
+            worker = self._workers.get(number)
+            if worker is not None and worker is not before and await is_set_within(worker.up, _LOOK_S):
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _stop(self, sign: signal.Signals) -> None:
         if self._stopping.is_set():
@@ -152,6 +184,9 @@ class Supervisor:
             was_up = was_up or worker.up.is_set()
             if not was_up:
                 raise StartError(f"worker {number} could not start and ended with code {code}; the log says why")
+            if worker.replaced:
+                backoff.reset()
+                continue
             log.error("a worker has ended, and is started again", worker=number, code=code)
             if loop.time() - started > self._limits.retry_backoff_s[-1]:
                 backoff.reset()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge.cli import main
 from bridge.embedded import EmbeddedPulsar
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.conftest import BridgeFactory
@@ -23,15 +24,24 @@ PATIENCE_S = 180.0 if LONG else 60.0
 MakeMember = Callable[..., BridgeProcess]
 
 
+def command(*arguments: str) -> None:
+    """Run `delay-bridge`."""
+    try:
+        main(arguments)
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise
+
+
 @pytest.fixture
 def member(private_bridge: BridgeFactory) -> MakeMember:
     """Starts bridges that are members of one cluster."""
     members_topic = f"persistent://public/default/members-{uuid.uuid4().hex[:10]}"
-    return lambda **others: private_bridge(limits=LIMITS, members_topic=members_topic, **others)
+    return lambda **others: private_bridge(limits=LIMITS, **{"members_topic": members_topic, **others})
 
 
 def owned(bridge: BridgeProcess) -> list[str]:
-    return [each["topic"] for each in bridge.get("/admin/v2/delayed/owned")[1]]
+    return [each["topic"] for each in bridge.get("/admin/v2/delayed/owned")[1]["topics"]]
 
 
 def takeovers(*bridges: BridgeProcess) -> int:
@@ -125,6 +135,39 @@ def test_any_bridge_answers_for_any_topic(member: MakeMember, clients: Clients, 
         assert texts(drain(consumer, 1)) == [f"by {number}"]
         elsewhere = shared(clients.connect(bridge.service_url), topic, f"s-{number}")
         assert texts(drain(elsewhere, number + 1)) == [f"by {each}" for each in range(number + 1)]
+
+
+def test_a_bridge_is_drained_and_joins_again(
+    member: MakeMember, clients: Clients, pulsar: PulsarCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the commands, while messages come due: nothing is lost or early, and what is stopped then has no clients."""
+    first, second = member(), member()
+    names = [f"persistent://public/default/drained-{uuid.uuid4().hex[:10]}-{number}" for number in range(4)]
+    client = clients.connect(first.service_url)
+    consumers = [shared(client, name) for name in names]
+    producers = [clients.connect(pulsar.service_url).create_producer(name) for name in names]
+    wait_until(lambda: sorted((len(owned(first)), len(owned(second)))) == [2, 2], "each has two", timeout=PATIENCE_S)
+    due_ms = [now_ms() + 400 * number for number in range(20)]
+    for number, producer in enumerate(producers):
+        for each, at_ms in enumerate(due_ms):
+            publish(producer, [f"{number}-{each}"], deliver_at=at_ms)
+    command("drain", "--admin-url", first.web_url)
+    assert "2 topic partitions are taken over by others" in capsys.readouterr().out
+    assert (owned(first), len(owned(second))) == ([], 4)
+    status, told = first.get("/admin/v2/delayed/drain")
+    assert (status, told) == (200, {"draining": True, "left": 0})
+    command("members", "--admin-url", second.web_url)
+    assert capsys.readouterr().out.count("draining") == 1
+    for number, consumer in enumerate(consumers):
+        found = drain(consumer, len(due_ms))
+        assert set(texts(found)) >= {f"{number}-{each}" for each in range(len(due_ms))}
+        assert all(each.at_ms >= due_ms[int(each.text.partition("-")[2])] for each in found)
+    command("join", "--admin-url", first.web_url)
+    assert "the bridge owns 2 topic partitions" in capsys.readouterr().out
+    alone = member(members_topic="off")
+    with pytest.raises(SystemExit):
+        command("drain", "--admin-url", alone.web_url)
+    assert "members_topic is off" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("private_pulsar", [{"keepAliveIntervalSeconds": "5"}], indirect=True)

@@ -128,6 +128,31 @@ def test_workers_share_topics_and_one_may_be_killed(workers: Workers, clients: C
     assert workers.end() == 0
 
 
+def test_workers_are_restarted_and_clients_go_on(workers: Workers, clients: Clients, pulsar: PulsarCluster) -> None:
+    topics = names()
+    client = clients.connect(workers.service_url)
+    consumers = {name: shared(client, name) for name in topics}
+    wait_until(
+        lambda: {each["owned"] for each in workers.get(f"{ROOT_PATH}/members")["members"]} == {TOPICS // 2},
+        "even shares",
+        timeout=60.0,
+    )
+    due_ms = [now_ms() + 200 * each for each in range(50)]
+    for name in topics:
+        producer = clients.connect(pulsar.service_url).create_producer(name)
+        for number, at_ms in enumerate(due_ms):
+            publish(producer, [f"{name}-{number}"], deliver_at=at_ms)
+    before = workers.pids
+    workers.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: list(workers.lines("all workers are restarted")), "all are restarted", timeout=120.0)
+    assert set(before).isdisjoint(workers.pids)
+    assert not list(workers.lines("owned still"))
+    for name, consumer in consumers.items():
+        found = drain(consumer, len(due_ms), timeout_ms=20_000)
+        assert set(texts(found)) >= {f"{name}-{number}" for number in range(len(due_ms))}
+        assert all(each.at_ms >= due_ms[int(each.text.rpartition("-")[2])] for each in found)
+
+
 def test_one_port_tells_of_all(workers: Workers, clients: Clients) -> None:
     topics = names()
     client = clients.connect(workers.service_url)

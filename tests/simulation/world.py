@@ -12,7 +12,7 @@ from bridge.broker.pool import BrokerPool
 from bridge.config import Settings
 from bridge.core import Core, Machine
 from bridge.members.membership import Member
-from bridge.members.plan import Loads
+from bridge.members.plan import Owned
 from bridge.protocol.pulsar_pb2 import CommandSubscribe
 from bridge.protocol.sticky_keys import HASHES
 from tests.simulation.account import Account
@@ -84,14 +84,15 @@ class BridgeNode:
         await self.core.start([bound])
         await asyncio.Event().wait()
 
-    async def _ask(self, member: Member) -> Loads:
+    async def _ask(self, member: Member) -> Owned:
         """What another bridge owns, by its REST, which is not simulated."""
         await asyncio.sleep(self.host.chance.uniform(0.001, 0.05))
         asked = next((bridge for bridge in self._world.bridges if bridge.url == member.url), None)
         unheard = {self.host.name, "" if asked is None else asked.host.name} & {*self._world.network.cut_off}
         if asked is None or asked.core is None or unheard:
             raise OSError("nobody answers")
-        return await asked.core.topics.owned()
+        draining = asked.core.balance is not None and asked.core.balance.draining
+        return Owned(await asked.core.topics.owned(), draining)
 
     async def _opened(self) -> SimulatedStore:
         """A bridge that cannot open its data directory ends, and is started again by whoever watches over it."""

@@ -9,6 +9,7 @@ import pytest
 from bridge.limits import Limits
 from bridge.members.balance import Balance
 from bridge.members.membership import Member
+from bridge.members.plan import Owned
 from bridge.net.failures import Failures
 
 A, B, C = (Member(f"pulsar://{name}:6650", f"http://{name}:8081") for name in "abc")
@@ -22,6 +23,7 @@ class Others:
         self.own: dict[str, float] = {}
         self.shares: dict[str, dict[str, float] | None] = {B.url: {}}
         self.ready: set[str] = set()
+        self.draining: set[str] = set()
         self.invited: set[str] = set()
         self.elsewhere: set[str] = set()
         self.taken: list[str] = []
@@ -30,11 +32,11 @@ class Others:
         )
         self.balance = Balance(cast(Any, self), cast(Any, self), self.ask, cast(Any, context))
 
-    async def ask(self, member: Member) -> dict[str, float]:
+    async def ask(self, member: Member) -> Owned:
         share = self.shares[member.url]
         if share is None:
             raise OSError("it is silent")
-        return share
+        return Owned(share, member.url in self.draining)
 
     # -- the membership
 
@@ -118,3 +120,18 @@ async def test_what_nobody_owns_any_more_is_served_by_who_remembers_it(
     await others.balance.look()
     monkeypatch.undo()
     assert others.invited == {"t"}
+
+
+async def test_who_is_draining_is_left_alone_and_left_with_nothing(others: Others) -> None:
+    others.own = {"mine": 1.0}
+    others.shares[B.url] = {f"t{number}": 1.0 for number in range(3)}
+    others.ready = {f"t{number}" for number in range(3)}
+    others.balance.drain(True)
+    await others.balance.look()
+    assert (others.invited, others.taken) == (set(), [])
+    assert set(others.balance.leaving) == {A.url}
+    others.balance.drain(False)
+    others.draining = {B.url}
+    await others.balance.look()
+    assert len(others.taken) == 3
+    assert set(others.balance.leaving) == {B.url}

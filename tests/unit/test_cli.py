@@ -46,8 +46,8 @@ def run(*arguments: object) -> int:
 
 MEMBERS = {
     "members": [
-        {"url": "pulsar://a:6650", "webUrl": "http://a:8081", "owned": 1_200, "load": 1_300.52},
-        {"url": "pulsar://b:6650", "webUrl": None, "owned": None, "load": None},
+        {"url": "pulsar://a:6650", "draining": True, "webUrl": "http://a:8081", "owned": 1_200, "load": 1_300.52},
+        {"url": "pulsar://b:6650", "draining": False, "webUrl": None, "owned": None, "load": None},
     ],
     "trouble": "for a test",
 }
@@ -148,7 +148,7 @@ def test_members_as_a_table(capsys: pytest.CaptureFixture[str], admin_url: str) 
     lines = [line.split() for line in told.out.splitlines()]
     assert lines[0] == ["bridge", "REST", "topics", "load"]
     assert lines[-2:] == [
-        ["pulsar://a:6650", "http://a:8081", "1,200", "1300.5"],
+        ["pulsar://a:6650", "http://a:8081", "1,200", "1300.5", "draining"],
         ["pulsar://b:6650", "-", "silent", "-"],
     ]
     assert "the other bridges are not known: for a test" in told.err

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 
 from bridge.config import Settings
 from bridge.limits import MemberLimits
-from bridge.members.directory import PATH, Directory, SilentError, loads_in
+from bridge.members.directory import PATH, Directory, SilentError, owned_in
 from bridge.members.membership import Member
+from bridge.members.plan import Owned
 from bridge.net.trust import TrustedServers
 
 BROKER: dict[str, Any] = {"broker_service_url": "pulsar://b:1", "broker_web_url": "http://b:1"}
@@ -28,7 +29,7 @@ class Other:
     """Another bridge, as far as it is asked."""
 
     def __init__(self) -> None:
-        self.answer: web.StreamResponse | Exception = web.json_response(OWNED)
+        self.answer: web.StreamResponse | Exception = web.json_response({"draining": False, "topics": OWNED})
         self.asked: list[str | None] = []
         self.member = Member("pulsar://other:6650")
 
@@ -59,7 +60,8 @@ async def asked(other: Other, **settings: Any) -> Any:
 
 
 async def test_what_it_owns(other: Other) -> None:
-    assert await asked(other) == {"persistent://public/default/t": 1.5, "persistent://public/default/idle": 0.0}
+    loads = {"persistent://public/default/t": 1.5, "persistent://public/default/idle": 0.0}
+    assert await asked(other) == Owned(loads, draining=False)
     assert other.asked == [None]
 
 
@@ -84,8 +86,8 @@ async def test_asked_as_somebody_who_may_see_here(other: Other, settings: dict[s
         (web.json_response({"reason": "a valid token is needed"}, status=401), "401 .*a valid token is needed"),
         (web.Response(text="<html>"), "owned: "),
         (web.json_response({"topics": []}), "not a list of topics"),
-        (web.json_response([{"topic": "t"}]), "not a list of topics"),
-        (web.json_response([{"topic": "t", "load": -1}]), "no number that can be"),
+        (web.json_response({"draining": False, "topics": [{"topic": "t"}]}), "not a list of topics"),
+        (web.json_response({"draining": False, "topics": [{"topic": "t", "load": -1}]}), "no number that can be"),
         (web.HTTPTemporaryRedirect("http://elsewhere.invalid/"), "307"),
     ],
 )
@@ -122,4 +124,5 @@ async def test_who_is_not_there(other: Other) -> None:
 
 
 def test_loads_are_read_as_numbers() -> None:
-    assert loads_in('[{"topic": "t", "load": 3, "more": 1}]') == {"t": 3.0}
+    told = '{"draining": true, "topics": [{"topic": "t", "load": 3, "more": 1}], "more": 1}'
+    assert owned_in(told) == Owned({"t": 3.0}, draining=True)

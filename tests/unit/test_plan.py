@@ -104,3 +104,38 @@ def test_moves_bring_shares_closer_and_come_to_an_end(given: list[dict[str, floa
 def spread(shares: dict[str, dict[str, float]]) -> float:
     """How far the sums are from equal, squares added up."""
     return sum(sum(own.values()) ** 2 for own in shares.values())
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 1.0, 1.5, 7.0]), max_size=12), min_size=2, max_size=5),
+    st.integers(1, 4),
+)
+def test_who_is_draining_is_left_with_nothing_and_gets_nothing(loads: list[list[float]], draining: int) -> None:
+    """All looks at once, again and again, as bridges do: what it had is with the others, as even as it fits."""
+    shares = {
+        f"pulsar://b{number}:6650": {f"t{number}-{each}": load for each, load in enumerate(some)}
+        for number, some in enumerate(loads)
+    }
+    leaving = set(list(shares)[: min(draining, len(shares) - 1)])
+    for _ in range(100):
+        seen = {url: dict(share) for url, share in shares.items()}
+        taken: set[str] = set()
+        for url in shares:
+            for topic in moves(url, seen, (), 3, leaving):
+                if topic in taken:
+                    continue  # the line decides among two who take the same
+                taken.add(topic)
+                source = next(each for each in shares if topic in shares[each])
+                shares[url][topic] = shares[source].pop(topic)
+        if not taken:
+            break
+    assert not any(load for url in leaving for load in shares[url].values())
+    assert not any(url in leaving for url, share in shares.items() if any(share.values()))
+
+
+def test_nobody_stands_by_where_it_is_draining() -> None:
+    shares = {A: topics(30), B: {}, C: {}}
+    assert invitations(B, shares, 1, {B}) == set()
+    assert invitations(C, shares, 1, {B}) == set(shares[A])
+    assert moves(B, shares, (), 3, {B}) == []
+    assert len(moves(C, {A: topics(3), B: {}, C: {}}, (), 3, {A, B})) == 3

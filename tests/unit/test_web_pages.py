@@ -194,7 +194,8 @@ def subscription(**changes: Any) -> dict[str, Any]:
 
 
 def member(name: str, owned: int | None, load: float | None) -> answers.Member:
-    return {"url": f"pulsar://{name}:6650", "webUrl": f"http://{name}:8081", "owned": owned, "load": load}
+    url, web_url = f"pulsar://{name}:6650", f"http://{name}:8081"
+    return {"url": url, "webUrl": web_url, "draining": False, "owned": owned, "load": load}
 
 
 def test_the_overview_has_the_bridges_where_there_are_several() -> None:

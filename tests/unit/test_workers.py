@@ -100,6 +100,11 @@ def started(tmp_path: Path, number: int) -> list[int]:
     return [int(each.suffix[1:]) for each in tmp_path.glob(f"{number}.*")]
 
 
+def latest(tmp_path: Path, number: int) -> float:
+    """When the last one was started in a place."""
+    return max(each.stat().st_mtime for each in tmp_path.glob(f"{number}.*"))
+
+
 def is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -119,6 +124,21 @@ async def test_a_worker_that_ends_is_started_again_and_all_end_together(tmp_path
     os.kill(os.getpid(), signal.SIGTERM)
     await running
     assert not any(is_there(pid) for number in (0, 1) for pid in started(tmp_path, number))
+
+
+async def test_workers_are_restarted_one_by_one(tmp_path: Path) -> None:
+    """The second one is asked to end when another first one is up."""
+    ends = "import signal; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); "
+    running = asyncio.create_task(supervisor(tmp_path, ends + TELL + WAIT).run())
+    await wait_until_async(lambda: started(tmp_path, 0) and started(tmp_path, 1), "two workers")
+    await asyncio.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await wait_until_async(lambda: len(started(tmp_path, 1)) == 2, "both are restarted")
+    assert latest(tmp_path, 0) < latest(tmp_path, 1)
+    await asyncio.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert [len(started(tmp_path, number)) for number in (0, 1)] == [2, 2]
 
 
 async def test_a_worker_that_cannot_start_ends_all(tmp_path: Path) -> None:

@@ -50,18 +50,20 @@ class Neighbours:
         local = self._urls.get(str(target.origin())) if target.is_absolute() else None
         return None if local is None else URL(local).join(target.relative())
 
-    async def ask_all(self, request: web.Request, target: str) -> list[Told]:
-        """What each of them answers a GET, with the caller's credentials."""
-        return await all_of(self._ask(request, url, target) for url in self._urls.values())
+    async def ask_all(self, request: web.Request, target: str, method: str = "GET") -> list[Told]:
+        """What each of them answers, with the caller's credentials."""
+        return await all_of(self._ask(request, method, url, target) for url in self._urls.values())
 
-    async def _ask(self, request: web.Request, web_url: str, target: str) -> Told:
+    async def _ask(self, request: web.Request, method: str, web_url: str, target: str) -> Told:
         timeout = aiohttp.ClientTimeout(total=self._limits.worker_answer_s)
         url = URL(web_url + target, encoded=True)
         try:
-            asking = self._opened().get(url, headers=_credentials(request), timeout=timeout, allow_redirects=False)
+            asking = self._opened().request(
+                method, url, headers=_credentials(request), timeout=timeout, allow_redirects=False
+            )
             async with asking as answer:
                 text = await answer.text()
-                if answer.status == 200:
+                if answer.ok:
                     return Told(web_url, text)
                 return Told(web_url, trouble=f"{answer.status} {text[:200]}")
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:

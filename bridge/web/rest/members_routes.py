@@ -8,20 +8,27 @@ from aiohttp import web
 from bridge import answers
 from bridge.members.plan import Loads
 from bridge.web.access.control import visible_names
-from bridge.web.request.parameters import ROOT
+from bridge.web.neighbours.asking import NEIGHBOURS
+from bridge.web.request.parameters import ROOT, refused
 from bridge.web.request.served import BRIDGE, Served
+from bridge.web.rest.action_routes import note_action
 from bridge.web.rest.answering import Answer, Written
 
 routes = web.RouteTableDef()
+DRAIN = f"{ROOT}/drain"
 
 
 @routes.get(f"{ROOT}/owned")
-async def owned(request: web.Request) -> Answer[list[answers.Owned]]:
+async def owned(request: web.Request) -> Answer[answers.Owned]:
     """List the topic partitions that this bridge owns, of those that the caller may see: other bridges ask for it."""
-    topics = request.app[BRIDGE].topics
-    loads = {} if topics is None else await topics.owned()
+    bridge = request.app[BRIDGE]
+    loads = {} if bridge.topics is None else await bridge.topics.owned()
     visible = await visible_names(request, loads)
-    found: list[answers.Owned] = [{"topic": name, "load": load} for name, load in loads.items() if name in visible]
+    draining = bridge.balance is not None and bridge.balance.draining
+    found: answers.Owned = {
+        "draining": draining,
+        "topics": [{"topic": name, "load": load} for name, load in loads.items() if name in visible],
+    }
     return Answer(Written(await asyncio.to_thread(json.dumps, found)))
 
 
@@ -31,17 +38,61 @@ async def members(request: web.Request) -> Answer[answers.Members]:
     return Answer(await members_answer(request.app[BRIDGE]))
 
 
+@routes.get(DRAIN)
+async def drain_status(request: web.Request) -> Answer[answers.Drain]:
+    """Tell whether others take over what this bridge owns, and what is left."""
+    return Answer(await _drain_together(request))
+
+
+@routes.put(DRAIN)
+async def drain(request: web.Request) -> Answer[answers.Drain]:
+    """Have others take over what this bridge owns."""
+    return await _set_draining(request, draining=True)
+
+
+@routes.delete(DRAIN)
+async def join(request: web.Request) -> Answer[answers.Drain]:
+    """Take a share again."""
+    return await _set_draining(request, draining=False)
+
+
+async def _set_draining(request: web.Request, *, draining: bool) -> Answer[answers.Drain]:
+    balance = request.app[BRIDGE].balance
+    if balance is None:
+        raise refused(web.HTTPConflict, "this bridge knows no others that could take over: members_topic is off")
+    balance.drain(draining)
+    status = await _drain_together(request)
+    await note_action(request, "drain" if draining else "join", topic=None, outcomes={"topics": status["left"]})
+    return Answer(status, status=202)
+
+
+async def _drain_together(request: web.Request) -> answers.Drain:
+    """Of all workers of the host. Raises HTTPBadGateway when one of them does not answer."""
+    bridge = request.app[BRIDGE]
+    loads = {} if bridge.topics is None else await bridge.topics.owned()
+    left = sum(load > 0 for load in loads.values())
+    for told in await request.app[NEIGHBOURS].ask_all(request, DRAIN, request.method):
+        if told.trouble is not None:
+            raise refused(web.HTTPBadGateway, f"the worker at {told.web_url} does not answer: {told.trouble}")
+        left += json.loads(told.text)["left"]
+    return {"draining": bridge.balance is not None and bridge.balance.draining, "left": left}
+
+
 async def members_answer(bridge: Served) -> answers.Members:
     """As of this bridge's last look at them; itself alone where it is not to know others."""
     balance = bridge.balance
     if balance is None:
         loads = {} if bridge.topics is None else await bridge.topics.owned()
-        own = _member(bridge.advertised_url, next(filter(None, bridge.web_urls), None), loads)
+        own = _member(bridge.advertised_url, next(filter(None, bridge.web_urls), None), loads, draining=False)
         return {"members": [own], "trouble": None}
-    found = [_member(each.url, each.web_url, balance.shares.get(each.url)) for each in balance.members]
+    found = [
+        _member(each.url, each.web_url, balance.shares.get(each.url), draining=each.url in balance.leaving)
+        for each in balance.members
+    ]
     return {"members": sorted(found, key=lambda each: each["url"]), "trouble": balance.trouble}
 
 
-def _member(url: str, web_url: str | None, loads: Loads | None) -> answers.Member:
+def _member(url: str, web_url: str | None, loads: Loads | None, *, draining: bool) -> answers.Member:
     load = None if loads is None else round(sum(loads.values()), 3)
-    return {"url": url, "webUrl": web_url, "owned": None if loads is None else len(loads), "load": load}
+    owned = None if loads is None else len(loads)
+    return {"url": url, "webUrl": web_url, "draining": draining, "owned": owned, "load": load}

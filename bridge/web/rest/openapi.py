@@ -77,8 +77,24 @@ OPERATIONS = (
         "GET",
         f"{ROOT}/owned",
         "The topic partitions that this bridge owns, of those that the caller may see: other bridges ask for it",
-        "OwnedTopics",
+        "Owned",
     ),
+    Operation(
+        "GET",
+        f"{ROOT}/drain",
+        "Whether the bridge is draining, and how much it owns still; with several workers all of its host",
+        "Drain",
+    ),
+    Operation(
+        "PUT",
+        f"{ROOT}/drain",
+        "Have others take over what the bridge owns, until it is started anew or told to join; 409 where it knows no "
+        "others, for `members_topic` is off",
+        "Drain",
+        status=202,
+        errors=(409,),
+    ),
+    Operation("DELETE", f"{ROOT}/drain", "Have the bridge take a share again", "Drain", status=202, errors=(409,)),
     Operation(
         "GET",
         f"{ROOT}/topics",
