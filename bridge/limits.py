@@ -56,6 +56,11 @@ class ConnectionLimits:
     """Read by harvester and feeds in one turn: about 200 small entries, stored within 2 ms."""
     keep_alive_interval_s: float = 30.0
     """Pulsar's `keepAliveIntervalSeconds`: a peer silent for two of these is gone."""
+    confirm_every_s: float = 2.0
+    """How often a broker is asked whether it hears the bridge."""
+    confirmed_s: float = 8.0
+    """An owner of topics that its broker has not heard for so long may be one no more, and dispatches nothing: a broker
+    drops who is silent after its `keepAliveIntervalSeconds`, 30 by default, and elects another bridge."""
     request_timeout_s: float = 30.0
     close_timeout_s: float = 5.0
     """A closing connection whose peer does not read is cut after this."""
@@ -86,6 +91,7 @@ class ConnectionLimits:
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
+        _check(self, lt, "confirm_every_s", "confirmed_s")
         _check(self, lt, "client_write_low_water", "client_write_high_water")
         _check(self, lt, "server_write_low_water", "server_write_high_water")
 
@@ -96,6 +102,8 @@ class DispatchLimits:
 
     unlisted_lasts_s: float = 2.0
     """A consumer that the broker has accepted, and does not list for so long, is closed."""
+    held_look_s: float = 0.05
+    """How often a bridge that may be the owner no more looks whether it is one again."""
     listed_pause_s: float = 0.02
     """Between two looks at the list: it is long where there are many consumers."""
     early_acks_max: int = 1_000

@@ -82,6 +82,8 @@ class BrokerConnection(SlicedReads):
         self._request_ids = itertools.count(1)
         self._consumer_ids = itertools.count(1)
         self._heard = 0.0
+        self._asked: float | None = None
+        self._confirmed = 0.0
         self._keep_alive: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -91,6 +93,7 @@ class BrokerConnection(SlicedReads):
         """Start keep-alive."""
         super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._confirmed = asyncio.get_running_loop().time()  # CONNECTED follows, or nothing does
         self._schedule_keep_alive()
 
     def data_received(self, data: bytes) -> None:
@@ -136,6 +139,16 @@ class BrokerConnection(SlicedReads):
     def is_closed(self) -> bool:
         """Whether the connection is gone or going."""
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """How long ago the broker certainly heard of this bridge last: what it has answered was sent then."""
+        return asyncio.get_running_loop().time() - self._confirmed
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether what the broker said of this bridge's place holds: it would not have given it to another one yet."""
+        return self.unconfirmed_s < self.limits.confirmed_s
 
     async def handshake(self, connect: BaseCommand) -> None:
         """Say CONNECT and wait for CONNECTED. Raises BrokerError."""
@@ -194,6 +207,8 @@ class BrokerConnection(SlicedReads):
             self._answer(command)
         elif kind == BaseCommand.PING:
             self.send(commands.pong())
+        elif kind == BaseCommand.PONG and self._asked is not None:
+            self._confirmed, self._asked = self._asked, None
         elif kind == BaseCommand.CONNECTED:
             self.max_message_size = command.connected.max_message_size
             if self.max_message_size:
@@ -238,10 +253,12 @@ class BrokerConnection(SlicedReads):
                 assert self._transport is not None
                 self._transport.abort()
                 return
-            self.send(commands.ping())
-            self._keep_alive = loop.call_later(self.limits.keep_alive_interval_s, check)
+            if self._asked is None:  # else its answer would be taken for that of the next one
+                self._asked = loop.time()
+                self.send(commands.ping())
+            self._keep_alive = loop.call_later(self.limits.confirm_every_s, check)
 
-        self._keep_alive = loop.call_later(self.limits.keep_alive_interval_s, check)
+        self._keep_alive = loop.call_later(self.limits.confirm_every_s, check)
 
 
 def _fail(future: asyncio.Future[Any], reason: str) -> None:

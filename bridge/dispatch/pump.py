@@ -23,8 +23,12 @@ class Pump:
         index: TopicIndex,
         on_failed: Callable[[Exception], None],
         limits: DispatchLimits,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`subscriptions` may change at any time; one wall clock in ms, and in ns; `on_failed`: it pumps no more."""
+        """`subscriptions` may change at any time; one wall clock in ms, and in ns; `on_failed`: it pumps no more.
+
+        `may_send` is asked before anything is sent: whether this bridge is the owner for certain.
+        """
         self._subscriptions = subscriptions
         self._now_ms = now_ms
         self._now_ns = now_ns
@@ -32,6 +36,9 @@ class Pump:
         self._index = index
         self._on_failed = on_failed
         self._limits = limits
+        self._may_send = may_send
+        self.held = False
+        """Whether nothing is sent, for this bridge may be the owner no more."""
         self._stopped = False
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -53,6 +60,9 @@ class Pump:
 
     def _run(self) -> None:
         self._soon = None
+        if self._is_held():
+            self._call_later(self._limits.held_look_s)
+            return
         now_ms = self._now_ms()
         try:
             if self._send_slice(now_ms) or self._index.prefetch(now_ms, self._limits.prefetch_slice):
@@ -68,6 +78,14 @@ class Pump:
         except Exception as error:
             self.stop()
             self._on_failed(error)
+
+    def _is_held(self) -> bool:
+        held = not self._may_send()
+        if held != self.held:
+            say = log.warning if held else log.info
+            say("dispatch is held, the broker does not answer" if held else "dispatch goes on", topic=self._index.topic)
+        self.held = held
+        return held
 
     def _send_slice(self, now_ms: int) -> int:
         """Let the subscriptions send, in turn, until a slice is full."""

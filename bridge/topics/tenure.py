@@ -69,7 +69,10 @@ class Tenure:
         self.index = index
         self.failed = False
         """An error that nobody thought of: nothing that is known in memory is to be believed."""
-        self.pump = Pump(subscriptions, context.now_ms, context.now_ns, index, self.fail, context.limits.dispatch)
+        may_send = lambda: connection.is_confirmed  # noqa: E731
+        self.pump = Pump(
+            subscriptions, context.now_ms, context.now_ns, index, self.fail, context.limits.dispatch, may_send
+        )
         self.durability = Durability(ownership, context, index, book, subscriptions)
         self._context = context
         self._limits = context.limits.topics

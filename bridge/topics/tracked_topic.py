@@ -227,6 +227,12 @@ class TrackedTopic:
                 return passed
             return [OperatorWarning(Severity.critical, "not-served", f"not served: {reason}")]
         waits = []
+        if self.tenure is not None and self.tenure.pump.held:
+            seconds = self.tenure.ownership.connection.unconfirmed_s
+            text = (
+                f"nothing is delivered: the broker does not answer for {seconds:.0f} s, another bridge may be elected"
+            )
+            waits.append(OperatorWarning(Severity.critical, "not-dispatched", text))
         if self.admission_trouble is not None:
             text = f"consumers wait, the broker's list of them cannot be read: {self.admission_trouble}"
             waits.append(OperatorWarning(Severity.critical, "not-admitted", text))

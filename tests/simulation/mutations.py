@@ -193,6 +193,9 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a sync does nothing": Mutation(4, never(Disk, "sync"), quick=True),
     "a deposed owner goes on": Mutation(5, replaced(Ownership, "on_active", _not_deposed), quick=True),
+    "an owner whose broker does not hear it goes on": Mutation(
+        5, replaced(BrokerConnection, "is_confirmed", lambda _: property(lambda _: True))
+    ),
     "an election is decided by old statistics": Mutation(
         5, replaced(Ownership, "on_active", _believes_old_news), crowded=True
     ),
