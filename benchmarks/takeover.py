@@ -1,9 +1,9 @@
 """What consumers notice of an owner's end, with a standby and without: `python -m benchmarks.takeover`.
 
 Starts a real Pulsar and two bridges. One topic holds many pending messages; others on it come due all the while. The
-owner is killed (SIGKILL) or stopped (SIGTERM), and the longest time after that in which a consumer gets nothing is
-taken; then it is started again, and once it is ready the other one's turn comes. Prints medians and worst, and writes
-them below `benchmarks/results/`.
+owner is killed (SIGKILL), stopped (SIGTERM), or drained and stopped (SIGUSR1), and the longest time after that in which
+a consumer gets nothing is taken; then it is started again, and once it is ready the other one's turn comes. Prints
+medians and worst, and writes them below `benchmarks/results/`.
 """
 
 import argparse
@@ -34,6 +34,8 @@ TOPIC = "persistent://public/default/takeover"
 FAR_MS = 6 * 3600 * 1000
 DELAYS_MS = (500, 2_000, 5_000)
 PATIENCE_S = 600.0
+ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)
+SETTLED_S = 2.0
 WINDOW_S = 6.0
 """After the owner's end; two in a row are further apart."""
 
@@ -60,6 +62,9 @@ class Node:
         """Send the signal, and return at once."""
         if self._process is not None:
             self._process.send_signal(how)
+
+    def is_over(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def wait(self) -> None:
         if self._process is not None:
@@ -101,10 +106,12 @@ class Arrivals:
             self.counts[name] = self.counts.get(name, 0) + 1
             self._consumer.acknowledge(message)
 
-    def silence_from(self, at_s: float) -> float:
+    def silence_from(self, at_s: float, is_over: Callable[[], bool]) -> float:
         """The longest time in which nothing came, of those that end after `at_s`, in seconds; waits for it."""
-        until(lambda: time.monotonic() > at_s + WINDOW_S and self.at_s[-1] > at_s + WINDOW_S, "messages come again")
-        since = [one for one in self.at_s[-100_000:] if one > at_s - 1.0]
+        until(is_over, "the owner's end")
+        ends_s = max(at_s + WINDOW_S, time.monotonic() + SETTLED_S)
+        until(lambda: time.monotonic() > ends_s and self.at_s[-1] > ends_s, "messages come again")
+        since = [one for one in self.at_s[-500_000:] if one > at_s - 1.0]
         return max(b - a for a, b in itertools.pairwise(since) if b > at_s)
 
     def close(self) -> None:
@@ -188,12 +195,12 @@ def run(broker: EmbeddedPulsar, folder: Path, pending: int, rounds: int, rate: i
 def measured(broker: EmbeddedPulsar, nodes: list[Node], pending: int, rounds: int, rate: int) -> dict[str, Any]:
     arrivals = Arrivals("pulsar://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes))
     traffic = Traffic(broker, rate)
-    silences: dict[str, list[float]] = {"SIGKILL": [], "SIGTERM": []}
+    silences: dict[str, list[float]] = {how.name: [] for how in ENDS}
     try:
         traffic.fill(pending)
         traffic.start()
         for _ in range(rounds):
-            for how in (signal.SIGKILL, signal.SIGTERM):
+            for how in ENDS:
                 until(
                     lambda: roles(nodes, pending) is not None,
                     "an owner, and a standby that is ready",
@@ -204,7 +211,7 @@ def measured(broker: EmbeddedPulsar, nodes: list[Node], pending: int, rounds: in
                 time.sleep(1.0)
                 at_s = time.monotonic()
                 found[0].end(how)
-                silences[how.name].append(arrivals.silence_from(at_s))
+                silences[how.name].append(arrivals.silence_from(at_s, found[0].is_over))
                 found[0].wait()
                 found[0].start()
         traffic.close()
@@ -220,7 +227,7 @@ def measured(broker: EmbeddedPulsar, nodes: list[Node], pending: int, rounds: in
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.takeover", description=__doc__)
     parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=20, help="of a kill and a stop each")
+    parser.add_argument("--rounds", type=int, default=20, help="of a kill, a stop, and a stop that is drained before")
     parser.add_argument("--rate", type=int, default=2_000, help="messages a second that come due meanwhile")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
