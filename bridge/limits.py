@@ -179,6 +179,9 @@ class IntakeLimits:
     tail_buffer_bytes: int = 16 * 1024 * 1024
     """Immediate entries just read, kept per topic partition for feeds at the tail."""
     tail_buffer_entries: int = 50_000
+    withheld_max: int = 1_000_000
+    """Positions that the broker gave no reader and that are remembered, above what all subscriptions have acked: a
+    megabyte or two. Of more, those so far are forgotten."""
     feed_permits: int = 2_000
     feed_queue_entries: int = 2_000
     feed_queue_bytes: int = 8 * 1024 * 1024
@@ -337,6 +340,17 @@ class OperatorLimits:
     histogram_buckets_max: int = 10_000
     chart_bars_max: int = 1_000
     topics_page_max: int = 1_000
+    books_tries: int = 3
+    """Questions for the sizes of ledgers: one that is begun meanwhile makes the answer old."""
+    books_positions_max: int = 1_000
+    """Positions listed that are in no place, or in several."""
+    books_scan_max: int = 5_000_000
+    """Entries of an index that are looked at one by one for the books: ten seconds. Of a larger one the counters are
+    believed; an audit compares it."""
+    books_blocks_max: int = 2_000
+    """Blocks of 512 positions looked at for a subscription that is behind the tail: a third of a second."""
+    books_blocks_slice: int = 8
+    """Of these so many before others get their turn: 2 ms."""
     harvest_wait_s: float = 5.0
     """How long an operator waits for an entry that was just published to be read."""
     harvest_poll_s: float = 0.01

@@ -13,6 +13,7 @@ from bridge.answers.entries import Act, Action, Entry, MessageIds, OneOutcome, O
 from bridge.answers.rebuilds import AuditStatus, Proof, Rebuild, RebuildStatus
 from bridge.answers.topics import (
     Bar,
+    Books,
     Bucket,
     Chart,
     Consumer,
@@ -26,6 +27,7 @@ from bridge.answers.topics import (
     Overview,
     Owned,
     Partitions,
+    Places,
     Ready,
     Stats,
     Subscription,
@@ -39,6 +41,7 @@ __all__ = [
     "Action",
     "AuditStatus",
     "Bar",
+    "Books",
     "Bucket",
     "Chart",
     "Consumer",
@@ -58,6 +61,7 @@ __all__ = [
     "Partitions",
     "Payload",
     "Pending",
+    "Places",
     "Proof",
     "Ready",
     "Rebuild",

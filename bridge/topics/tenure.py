@@ -17,6 +17,7 @@ from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
+from bridge.operate.books import Books
 from bridge.operate.outlook import Outlook
 from bridge.operate.steering import Steering
 from bridge.refill.gaps import GapFiller
@@ -141,6 +142,17 @@ class Tenure:
             context.admin,
             self._load_for_operator,
             self._keep_views,
+            context.limits.operators,
+        )
+        self.books = Books(
+            topic,
+            connection,
+            context.admin,
+            index,
+            self.harvester.given,
+            subscriptions,
+            context.now_ms,
+            self._load_for_operator,
             context.limits.operators,
         )
 
@@ -364,6 +376,7 @@ class Tenure:
             log.info("subscription is gone", topic=self.ownership.topic, subscription=name)
             self._on_gone(name)
         await self._outlook.look_ahead(index, now_ms())
+        await self.books.look()
         try:
             index.drop_consumed(now_ms())
             if index.has_space_to_reclaim:

@@ -93,6 +93,7 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await _within(world, lambda: _left_at_the_broker(world) == 0, "the broker has every ack")
     watching.cancel()
     _close_ledger(world)
+    await _close_books(world)
     for consumer in world.consumers:
         await consumer.stop()
     await _within(world, lambda: all(each.done() for each in consuming), "the consumers have left")
@@ -149,6 +150,19 @@ def _close_ledger(world: World) -> None:
             raise Broken(f"{pending} pending, {unacked} in flight, {subscription.waiting} ready, and all is acked")
     if len(served) != 1:
         raise Broken(f"{len(served)} bridges dispatch, in peace")
+
+
+async def _close_books(world: World) -> None:
+    """Each entry of the topic is in one place for the subscription, by counters and one by one."""
+    for bridge in world.bridges:
+        for topic in [] if bridge.core is None else bridge.core.topics.all():
+            if topic.role != "owner" or topic.tenure is None or "s" not in topic.subscriptions:
+                continue
+            for positions in (False, True):
+                balance = await topic.tenure.books.draw("s", positions=positions)
+                world.tell(f"{bridge.host.name} books {balance}")
+                if not balance.closes:
+                    raise Broken(f"the books do not close: {balance}")
 
 
 def _heal(world: World) -> None:

@@ -73,6 +73,7 @@ SUBSCRIPTION: answers.Subscription = {
     "expedited": 0,
     "redelivered": 0,
     "duplicates": {},
+    "books": None,
     "early": 0,
     "acksRepaired": 0,
     "lateness": {"count": 10, "p50Ms": 1, "p99Ms": 2, "p999Ms": 3, "maxMs": 4},
