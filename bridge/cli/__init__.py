@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.app import StartError
-from bridge.cli import bench, config, demo, members, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import bench, books, config, demo, members, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -32,6 +32,7 @@ app.command()(topics.topics)
 app.command()(members.members)
 app.command()(stats.stats)
 app.command()(stats.partitions)
+app.command()(books.books)
 app.command()(pending.pending)
 app.command()(pending.cancel)
 app.command()(pending.deliver_now)

@@ -43,6 +43,32 @@ _COUNTERS: Final[tuple[tuple[_Counter, str, str], ...]] = (
     ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
 )
+_Place = Literal[
+    "acked",
+    "cancelled",
+    "expired",
+    "inFlight",
+    "toRedeliver",
+    "ready",
+    "inTransactions",
+    "pending",
+    "unread",
+    "withheld",
+    "toFill",
+]
+_PLACES: Final[tuple[tuple[_Place, str], ...]] = (
+    ("acked", "acked"),
+    ("cancelled", "cancelled"),
+    ("expired", "expired or skipped"),
+    ("inFlight", "in flight"),
+    ("toRedeliver", "to redeliver"),
+    ("ready", "ready"),
+    ("inTransactions", "in transactions"),
+    ("pending", "pending"),
+    ("unread", "immediate, to come"),
+    ("withheld", "withheld by the broker"),
+    ("toFill", "being read again"),
+)
 _ROLES: Final = {
     "owner": "this bridge dispatches it",
     "standby": "another bridge dispatches it, this one stands by",
@@ -103,6 +129,7 @@ def _subscription(name: str, stats: answers.Subscription, storms: Mapping[str | 
         "early": stats["early"],
         "settling": not stats["pendingSettled"],
         "counters": [(label, says, stats[field]) for field, label, says in _COUNTERS],
+        "books": _books(stats["books"]),
         "lateness": [
             ("P50", lateness["p50Ms"]),
             ("P99", lateness["p99Ms"]),
@@ -116,6 +143,20 @@ def _subscription(name: str, stats: answers.Subscription, storms: Mapping[str | 
         "waits": _what_it_waits_for(stats),
         "forecast": stats["forecast"],
         "storm": storms.get(name),
+    }
+
+
+def _books(books: answers.Books | None) -> dict[str, Any] | None:
+    """Published, and the places that hold anything; None before they were drawn."""
+    if books is None:
+        return None
+    places = books["places"]
+    return {
+        "published": None if places is None else places["published"],
+        "places": [] if places is None else [(says, places[field]) for field, says in _PLACES if places[field]],
+        "difference": books["difference"],
+        "unknown": books["unknown"],
+        "listed": [*(books["missing"] or ()), *(books["twice"] or ())][:_LISTED],
     }
 
 
