@@ -131,6 +131,9 @@ class DispatchLimits:
     """The wall clock is looked at no later than this: a step forward is noticed in time."""
     ack_settle_s: float = 1.0
     """Acks that were relayed are in the broker's cursor by then."""
+    cursor_jumps_max: int = 100
+    """Moves of the broker's mark-delete position over what was not acked here that are remembered until the sizes of
+    the ledgers are known: with each goes a copy of the acks."""
     repair_batch: int = 1_000
     """Acks given to the broker again in one command."""
     repair_pause_s: float = 0.01

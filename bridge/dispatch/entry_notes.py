@@ -76,8 +76,9 @@ class GoneUnacked:
     past them, as when messages expire, or somebody skips or clears a backlog.
     """
 
-    def __init__(self) -> None:
-        """None are."""
+    def __init__(self, most: int) -> None:
+        """None are. `most`: moves of the cursor remembered until they are settled; what older ones passed is acked."""
+        self._most = most
         self.cancelled = PositionSet()
         self.passed = PositionSet()
         self._jumps: list[_Jump] = []
@@ -93,6 +94,8 @@ class GoneUnacked:
         if not acks.covers_range(after, upto):
             waits = PositionSet(position for position in waiting if after < position <= upto)
             self._jumps.append(_Jump(after, upto, acks.copy(), waits))
+            if len(self._jumps) > self._most:
+                del self._jumps[0]
 
     def settle(self, ledger_sizes: Mapping[int, int], known_upto: Position, withheld: PositionSet) -> None:
         """Tell what was jumped over, of a topic with ledgers of these sizes; `withheld`: what nobody is ever given.

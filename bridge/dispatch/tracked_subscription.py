@@ -68,7 +68,7 @@ class TrackedSubscription:
         self._wake = wake
         self._limits = limits
         self.throttle = Throttle(topic_rate or RateLimiter())
-        self.gone = GoneUnacked()
+        self.gone = GoneUnacked(limits.cursor_jumps_max)
         """Entries that went without an ack of a consumer, since this bridge knows the subscription."""
         self._given_before = GivenBefore()
         self._parts = Parts(

@@ -115,12 +115,13 @@ class Found:
         return Found(self.places.plus(other.places), self.missing | other.missing, self.twice | other.twice)
 
 
-def by_counters(part: Snapshot, noted: PositionSet) -> Places:
+def by_counters(part: Snapshot, noted: PositionSet) -> Found:
     """Where the entries of some ledgers are, those aside that wait in the index: their number is known, for all ledgers
-    together. `noted`: as of `Index`.
+    together, and which ones are missing is not. `noted`: as of `Index`.
     """
-    places, rest, _ = _outside(part)
-    return replace(places, unread=places.unread + len(_to_read(part, rest - noted)))
+    places, rest, twice = _outside(part)
+    places = replace(places, unread=places.unread + len(_to_read(part, rest - noted)))
+    return Found(places, PositionSet(), twice)
 
 
 def one_by_one(part: Snapshot, index: Index) -> Found:

@@ -61,9 +61,16 @@ class Balance:
         return None if self.places is None else self.places.difference
 
     @property
+    def differing(self) -> int | None:
+        """Entries that are in no place or in several, as far as was looked; None where nothing is known."""
+        if self.difference is None:
+            return None
+        return max(abs(self.difference), abs(self.by_counters or 0)) + len(self.twice or ())
+
+    @property
     def closes(self) -> bool:
         """Whether each entry is in one place, as far as was looked."""
-        return self.difference == 0 and not self.by_counters and not self.missing and not self.twice
+        return self.differing == 0
 
     def answer(self) -> answers.Books:
         """Return what REST says."""
@@ -136,9 +143,9 @@ class Books:
         for name in names:
             before = self.latest.get(name)
             balance = await self.draw(name, positions=False)
-            if balance.difference and (before is None or before.difference != balance.difference):
+            if balance.differing and (before is None or before.differing != balance.differing):
                 listed = [str(each) for each in (*(balance.missing or ()), *(balance.twice or ()))][:10]
-                told = {"topic": self._topic, "subscription": name, "difference": balance.difference}
+                told = {"topic": self._topic, "subscription": name, "entries": balance.differing}
                 log.warning("the books do not close", **told, positions=listed)
         self.latest = {name: balance for name, balance in self.latest.items() if name in self._index.views()}
 
@@ -159,7 +166,7 @@ class Books:
             if positions:
                 return await self._one_by_one(name, None)
             balance = await self._by_counters(name)
-            if balance.difference == 0:
+            if balance.closes:
                 return balance
             if before is not None and before.missing is not None and before.by_counters == balance.by_counters:
                 return replace(balance, missing=before.missing, twice=before.twice)  # was looked at already
@@ -186,10 +193,11 @@ class Books:
         noted = PositionSet()
         if snapshot.read_behind is not None:
             noted = await self._noted(snapshot, self._limits.books_blocks_max)
-        places = Places(pending=waiting)
+        found = Found(Places(pending=waiting))
         async for part in _parts(snapshot):
-            places = places.plus(by_counters(part, noted.within(part.ledger_sizes)))
-        return Balance(as_of_ms, snapshot.upto, places, by_counters=places.difference)
+            found = found.plus(by_counters(part, noted.within(part.ledger_sizes)))
+        difference, twice = found.places.difference, tuple(islice(found.twice, self._limits.books_positions_max))
+        return Balance(as_of_ms, snapshot.upto, found.places, by_counters=difference, twice=twice or None)
 
     async def _one_by_one(self, name: str, counted: int | None) -> Balance:
         if self._index.entries > self._limits.books_scan_max:

@@ -90,7 +90,7 @@ def test_each_place_is_counted() -> None:
     )
     assert found == Found(expected, NOTHING, NOTHING)
     assert expected.difference == 0
-    counted = by_counters(part, NOTHING)
+    counted = by_counters(part, NOTHING).places
     assert counted.plus(Places(pending=1)) == expected
 
 
@@ -106,7 +106,7 @@ def test_what_is_in_no_place_is_found() -> None:
     found = drawn(part, 5, 6, 8, 9)
     assert list(found.missing) == [(LEDGER, 6), (LEDGER, 7)], "handed out and in no hand; not stored at all"
     assert found.places.difference == 2
-    assert by_counters(part, NOTHING).plus(Places(pending=4 - 2)).difference == 2
+    assert by_counters(part, NOTHING).places.plus(Places(pending=4 - 2)).difference == 2
 
 
 def test_what_is_in_two_places_is_found() -> None:
@@ -114,6 +114,7 @@ def test_what_is_in_two_places_is_found() -> None:
     found = drawn(part, 5, 6, 7, 8, 9)
     assert list(found.twice) == [(LEDGER, 6), (LEDGER, 7)], "in two hands; in one and to be handed out again"
     assert not found.missing
+    assert list(by_counters(part, NOTHING).twice) == [(LEDGER, 6)]
 
 
 def test_what_is_to_be_read_is_not_missing_unless_it_is_delayed() -> None:
@@ -121,7 +122,7 @@ def test_what_is_to_be_read_is_not_missing_unless_it_is_delayed() -> None:
     found = drawn(part, 2, 6, noted=[6, 8])
     assert list(found.missing) == [(LEDGER, 4), (LEDGER, 8)], "immediate and passed; delayed and not stored"
     assert found.places == Places(published=10, acked=2, pending=2, unread=4)
-    assert by_counters(part, of(6, 8)).unread == 4
+    assert by_counters(part, of(6, 8)).places.unread == 4
 
 
 def test_what_is_being_filled_has_its_place() -> None:
@@ -200,7 +201,7 @@ def test_of_what_is_acked_it_is_forgotten() -> None:
 
 
 def test_what_the_cursor_jumped_over() -> None:
-    gone = GoneUnacked()
+    gone = GoneUnacked(10)
     sizes = {3: 6, 4: 3, 8: 9}
     acks = AckSet(Position(3, 0))
     for entry in (1, 2):
@@ -234,7 +235,7 @@ def test_what_was_given_before_is_told_once() -> None:
 
 
 def test_what_was_acked_here_and_taken_back_was_given() -> None:
-    before, gone = GivenBefore(), GoneUnacked()
+    before, gone = GivenBefore(), GoneUnacked(10)
     before.begin(acked(2))
     gone.cancelled.add((LEDGER, 5))
     before.note_taken_back(acked(2, 4, 5), gone)

@@ -83,7 +83,7 @@ FAMILIES = (
     Family(
         "books_difference_entries",
         "gauge",
-        "Entries published that are in no place, as of the last look; stays 0.",
+        "Entries that are in no place, or in several, as of the last look; stays 0.",
         SUBSCRIPTION,
     ),
     Family("early_deliveries_total", "counter", "Delayed entries sent before they were due; stays 0.", SUBSCRIPTION),
@@ -215,7 +215,7 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
 
 def _difference(topic: TrackedTopic, name: str) -> int | None:
     known = None if topic.tenure is None else topic.tenure.books.latest.get(name)
-    return None if known is None else known.difference
+    return None if known is None else known.differing
 
 
 def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:
