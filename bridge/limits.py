@@ -350,6 +350,9 @@ class OperatorLimits:
     books_scan_max: int = 5_000_000
     """Entries of an index that are looked at one by one for the books: ten seconds. Of a larger one the counters are
     believed; an audit compares it."""
+    books_patience_s: float = 4.0
+    """So long the broker may take for entries that are in no place; those behind the last that it gives to anybody it
+    never gives."""
     books_blocks_max: int = 2_000
     """Blocks of 512 positions looked at for a subscription that is behind the tail: a third of a second."""
     books_blocks_slice: int = 8

@@ -15,7 +15,7 @@ import structlog
 
 from bridge import answers
 from bridge.broker.admin import AdminClient, AdminError
-from bridge.broker.connection import BrokerConnection, BrokerError
+from bridge.broker.connection import BrokerConnection
 from bridge.broker.fetch import fetch_entries
 from bridge.dispatch.outlet import Hands
 from bridge.dispatch.tracked_subscription import TrackedSubscription
@@ -235,11 +235,11 @@ class Books:
             found.missing.discard(each)
         found.missing.update(nowhere)
         if nowhere:
-            try:
-                gone = (await fetch_entries(self._connection, self._topic, nowhere)).gone
-            except BrokerError as error:
-                raise Unknown(f"the broker does not give what is in no place: {error}") from error
-            for position in gone:
+            patience_s = self._limits.books_patience_s
+            fetched = await fetch_entries(self._connection, self._topic, nowhere, patience_s=patience_s)
+            if fetched.failed:
+                raise Unknown(f"the broker was asked for {len(nowhere)} entries in no place: {fetched.errors[0]}")
+            for position in fetched.gone:
                 self._withheld.add(position)
                 withheld += found.missing.discard(position)
         # Unacked and in no hand: when the snapshot was taken they waited in the index.

@@ -376,10 +376,10 @@ class Tenure:
             log.info("subscription is gone", topic=self.ownership.topic, subscription=name)
             self._on_gone(name)
         await self._outlook.look_ahead(index, now_ms())
-        await self.books.look()
         try:
             index.drop_consumed(now_ms())
             if index.has_space_to_reclaim:
                 await asyncio.to_thread(index.reclaim)
         except StoreError as error:
             self._cannot_store(error)
+        await self.books.look()
