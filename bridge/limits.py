@@ -357,6 +357,9 @@ class OperatorLimits:
     """Blocks of 512 positions looked at for a subscription that is behind the tail: a third of a second."""
     books_blocks_slice: int = 8
     """Of these so many before others get their turn: 2 ms."""
+    nobodys_asked_max: int = 5_000
+    """Entries that a reader is not given about which the broker is asked after one look, each a call of 2 ms or so."""
+    nobodys_asked_at_once: int = 8
     harvest_wait_s: float = 5.0
     """How long an operator waits for an entry that was just published to be read."""
     harvest_poll_s: float = 0.01

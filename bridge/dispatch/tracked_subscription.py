@@ -173,6 +173,18 @@ class TrackedSubscription:
         self.stats.repaired += len(positions)
         return True
 
+    def ack_for_nobody(self, positions: Sequence[PositionKey]) -> bool:
+        """Have entries acked that are for no consumer; False when nobody is there to do it."""
+        state, view = next(iter(self.dispatcher.consumers), None), self.view
+        if state is None or view is None or not self.dispatching:
+            return False
+        hands = self.hands_with(positions)
+        free = [each for each, held in zip(positions, hands, strict=True) if not held]
+        state.consumer.acknowledge(free)
+        for each in free:
+            view.ack(*each)
+        return True
+
     def stop(self) -> None:
         """Dispatch no more; what was handed out counts as never delivered, until the broker says otherwise."""
         self.stop_loading()

@@ -23,6 +23,7 @@ from bridge.intake.given import Given
 from bridge.ledgers.internal_stats import LedgerState
 from bridge.limits import OperatorLimits
 from bridge.operate.balance import Found, Index, Places, Snapshot, Taken, by_counters, gaps_below, one_by_one
+from bridge.operate.nobodys import Nobodys
 from tracker import EARLIEST, Position, StoreError, SubscriptionView, TopicIndex
 from tracker.audit import all_keys
 from tracker.keys import KEY
@@ -130,16 +131,18 @@ class Books:
         self._load = load
         self._limits = limits
         self._state: LedgerState | None = None
+        self._nobodys = Nobodys(topic, admin, limits)
         self._withheld = PositionSet()  # what the broker was asked for, and gives to nobody
         self._one_at_a_time = asyncio.Lock()
 
     async def look(self) -> None:
-        """Draw the balance of all subscriptions; to be called now and then."""
+        """Draw the balance of all subscriptions, and ack what is for nobody; to be called now and then."""
         names = list(self._index.views())
         marks = [view.mark_delete_position for view in self._index.views().values()]
         if marks:
             self._given.forget_below(min(marks))
             self._withheld.forget_below(min(marks).ledger)
+            self._nobodys.forget_below(min(marks).ledger)
         for name in names:
             before = self.latest.get(name)
             balance = await self.draw(name, positions=False)
@@ -147,7 +150,15 @@ class Books:
                 listed = [str(each) for each in (*(balance.missing or ()), *(balance.twice or ()))][:10]
                 told = {"topic": self._topic, "subscription": name, "entries": balance.differing}
                 log.warning("the books do not close", **told, positions=listed)
+            if balance.places is not None and balance.places.withheld:
+                await self._ack_for_nobody(name)
         self.latest = {name: balance for name, balance in self.latest.items() if name in self._index.views()}
+
+    async def _ack_for_nobody(self, name: str) -> None:
+        subscription, state = self._subscriptions.get(name), self._state
+        if subscription is not None and state is not None and (view := subscription.view) is not None:
+            withheld = self._given.withheld(state.ledger_sizes) | self._withheld
+            await self._nobodys.ack(subscription, withheld - withheld.acked(view.acks))
 
     async def of(self, name: str, *, positions: bool = False) -> Balance:
         """The balance of a subscription now, also where nobody is connected; with `positions` of every entry."""

@@ -192,12 +192,16 @@ async def test_an_entry_that_is_forgotten_is_noticed_by_the_counters(bridge_here
 # -- what is for nobody
 
 
-async def test_what_the_broker_gives_to_nobody_has_its_place(configured_bridge: BridgeProcess, topic: str) -> None:
+async def test_what_the_broker_gives_to_nobody_has_its_place_and_is_acked(
+    bridge_here: InProcessFactory, configured_broker: PulsarCluster, topic: str
+) -> None:
     """Messages of an aborted transaction, and the markers of a committed and of the aborted one."""
-    client = await raw_client(configured_bridge.service_url)
+    bridge = await bridge_here(configured_broker, limits={"maintenance_interval_s": 3_600.0})
+    client = await raw_client(bridge.advertised_url)
     await connect_coordinator(client)
     await client.consume(topic)
     await client.produce(topic)
+    await wait_until_async(lambda: bool(looked_at(bridge, topic)), "the only look that is not made here")
     first = await client.publish(b"first", sequence_id=0)
     for end in (commit, abort):
         transaction = await begin(client, topic)
@@ -207,9 +211,26 @@ async def test_what_the_broker_gives_to_nobody_has_its_place(configured_bridge: 
         await end(client, transaction)
     last = await client.publish(b"last", sequence_id=9)
     client.flow(100)
-    received = [await client.message() for _ in range(5)]
-    assert (received[0].position, received[-1].position) == (first, last)
-    close(configured_bridge, topic, inFlight=5, withheld=5)
-    assert not await ack_in(client, None, *[each.position for each in received])
-    close(configured_bridge, topic, acked=5, withheld=5)
+    received = [(await client.message()).position for _ in range(5)]
+    assert (received[0], received[-1]) == (first, last)
+    here = tracked(bridge, topic)
+    assert here.tenure is not None
+    for positions in (False, True):
+        balance = await drawn(here, positions=positions)
+        assert (balance.places, balance.closes) == (Places(published=10, in_flight=5, withheld=5), True), balance
+    await here.tenure.books.look()
+    assert (await drawn(here)).places == Places(published=10, acked=5, in_flight=5)
+    assert not await ack_in(client, None, *received)
+
+    def mark_delete_position() -> str:
+        cursor = admin(configured_broker, "GET", f"{rest_path(topic)}/internalStats")["cursors"]["s"]
+        return str(cursor["markDeletePosition"])
+
+    # As a broker does when it dispatches: else it would keep the topic from the first of them on, for ever.
+    await wait_until_async(lambda: mark_delete_position() == f"{last[0]}:{last[1]}", "all is acked at the broker")
     await client.close()
+
+
+def looked_at(bridge: Bridge, topic: str) -> bool:
+    found = None if bridge.topics is None else bridge.topics.get(topic)
+    return found is not None and found.tenure is not None and "s" in found.tenure.books.latest
