@@ -150,13 +150,14 @@ def _books(books: answers.Books | None) -> dict[str, Any] | None:
     """Published, and the places that hold anything; None before they were drawn."""
     if books is None:
         return None
-    places = books["places"]
+    places, twice = books["places"], books["twice"] or ()
+    differences = (abs(each or 0) for each in (books["difference"], books["differenceByCounters"]))
     return {
         "published": None if places is None else places["published"],
         "places": [] if places is None else [(says, places[field]) for field, says in _PLACES if places[field]],
-        "difference": books["difference"],
+        "astray": max(differences) + len(twice),
         "unknown": books["unknown"],
-        "listed": [*(books["missing"] or ()), *(books["twice"] or ())][:_LISTED],
+        "listed": [*(books["missing"] or ()), *twice][:_LISTED],
     }
 
 
