@@ -360,6 +360,9 @@ class OperatorLimits:
     nobodys_asked_max: int = 5_000
     """Entries that a reader is not given about which the broker is asked after one look, each a call of 2 ms or so."""
     nobodys_asked_at_once: int = 8
+    nobodys_acked_at_once: int = 1_000
+    """In one command, as `DispatchLimits.repair_batch`."""
+    nobodys_pause_s: float = 0.01
     harvest_wait_s: float = 5.0
     """How long an operator waits for an entry that was just published to be read."""
     harvest_poll_s: float = 0.01

@@ -172,7 +172,7 @@ class Books:
         return balance
 
     async def _draw(self, name: str, before: Balance | None, *, positions: bool) -> Balance:
-        as_of_ms = self._now_ms()
+        as_of_ms, counted = self._now_ms(), None
         try:
             if positions:
                 return await self._one_by_one(name, None)
@@ -181,9 +181,10 @@ class Books:
                 return balance
             if before is not None and before.missing is not None and before.by_counters == balance.by_counters:
                 return replace(balance, missing=before.missing, twice=before.twice)  # was looked at already
-            return await self._one_by_one(name, balance.by_counters)
+            counted = balance.by_counters
+            return await self._one_by_one(name, counted)
         except Unknown as reason:
-            return Balance(as_of_ms, unknown=str(reason))
+            return Balance(as_of_ms, unknown=str(reason), by_counters=counted)
         except (AdminError, StoreError) as error:
             return Balance(as_of_ms, unknown=f"cannot be told: {error}")
 

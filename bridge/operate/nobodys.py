@@ -5,6 +5,7 @@ they would hold back the mark-delete position for ever, and the broker would kee
 not given may have another reason, as a filter: so the broker is asked what each is.
 """
 
+import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
@@ -35,9 +36,12 @@ class Nobodys:
         """Of what is not acked and nobody was given: ack what is for nobody, as far as the broker says so."""
         generation = subscription.generation
         await self._ask(islice(withheld - self._known - self._others, self._limits.nobodys_asked_max))
-        found = list(withheld & self._known)
-        if found and subscription.generation == generation and subscription.ack_for_nobody(found):
-            log.debug("acked what is for nobody", topic=self._topic, subscription=subscription.name, entries=len(found))
+        found = iter(withheld & self._known)
+        while some := list(islice(found, self._limits.nobodys_acked_at_once)):
+            if subscription.generation != generation or not subscription.ack_for_nobody(some):
+                return
+            log.debug("acked what is for nobody", topic=self._topic, subscription=subscription.name, entries=len(some))
+            await asyncio.sleep(self._limits.nobodys_pause_s)
 
     def forget_below(self, ledger: int) -> None:
         """All subscriptions have passed earlier ledgers."""

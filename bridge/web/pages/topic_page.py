@@ -40,7 +40,7 @@ _COUNTERS: Final[tuple[tuple[_Counter, str, str], ...]] = (
     ("acked", "Acked", "entries that consumers of this bridge acked"),
     ("cancelled", "Cancelled", "entries that operators cancelled"),
     ("expedited", "Delivered now", "entries delivered before they were due: operators wanted it, or delays are off"),
-    ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
+    ("redelivered", "Redelivered", "messages that this bridge sent more than once"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
 )
 _Place = Literal[
