@@ -31,8 +31,8 @@ from tracker.position_set import PositionSet
 
 log = structlog.get_logger(__name__)
 
-LEDGERS_AT_ONCE = 8
-POSITIONS_AT_ONCE = 5_000
+LEDGERS_AT_ONCE = 2
+POSITIONS_AT_ONCE = 2_000
 """Some 2 ms each."""
 
 
@@ -200,8 +200,8 @@ class Books:
         if self._index.damage.is_any or not view.covered:
             raise Unknown("the index lacks entries that are being read: ask for positions")
         waiting = self._index.counts.pending(view) - len(view.outstanding)
-        moment = _Moment.of(subscription, self._given, self._index, state)
-        snapshot = await moment.snapshot(self._withheld)
+        moment = _Moment.of(subscription, self._given, self._withheld, self._index, state)
+        snapshot = await moment.snapshot()
         noted = PositionSet()
         if snapshot.read_behind is not None:
             noted = await self._noted(snapshot, self._limits.books_blocks_max)
@@ -219,11 +219,11 @@ class Books:
             state = await self._sizes()
             as_of_ms, subscription, view = self._now_ms(), *self._dispatched(name)
             generation = subscription.generation
-            moment = _Moment.of(subscription, self._given, self._index, state)
+            moment = _Moment.of(subscription, self._given, self._withheld, self._index, state)
             gaps = [*((each.lowest, each.highest) for each in self._index.damage.missing)]
             if not view.covered:
                 gaps += gaps_below(self._index.floor, view.mark_delete_position)
-            snapshot = await moment.snapshot(self._withheld)
+            snapshot = await moment.snapshot()
             stored, stuck = await self._stored(view)
             noted = await self._noted(snapshot, None)
             index, found = Index(stored - stuck, noted, tuple(gaps)), Found()
@@ -329,16 +329,21 @@ class Books:
 class _Moment:
     """What has to be read in one go, so that it fits together."""
 
-    state: LedgerState
-    upto: Position
-    view: SubscriptionView
     hands: Hands
     to_come: list[tuple[int, int]]
     partial: Snapshot
+    """Without what is in hand and to come."""
 
     @classmethod
-    def of(cls, subscription: TrackedSubscription, given: Given, index: TopicIndex, state: LedgerState) -> "_Moment":
-        """Now. Raises Unknown."""
+    def of(
+        cls,
+        subscription: TrackedSubscription,
+        given: Given,
+        for_nobody: PositionSet,
+        index: TopicIndex,
+        state: LedgerState,
+    ) -> "_Moment":
+        """Now; `for_nobody`: what is withheld beside what is passed over. Raises Unknown."""
         view, feed, hands = subscription.view, subscription.feed, subscription.hands
         upto = index.harvested_position
         if view is None or feed is None or hands is None or upto is None:
@@ -346,7 +351,7 @@ class _Moment:
         if not state.covers(upto):
             raise Unknown("a ledger was begun in this moment")
         sizes = dict(state.ledger_sizes)
-        withheld = given.withheld(sizes)
+        withheld = given.withheld(sizes) | for_nobody
         subscription.gone.settle(sizes, upto, withheld)
         to_come, read_behind = feed.to_come
         nothing = PositionSet()
@@ -362,16 +367,15 @@ class _Moment:
             expired=subscription.gone.passed.copy(),
             handed_out=nothing,
         )
-        return cls(state, upto, view, hands, to_come, partial)
+        return cls(hands, to_come, partial)
 
-    async def snapshot(self, withheld: PositionSet) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
         """Put together; others get their turn."""
         hands = self.hands
         in_hand = [hands.in_flight, hands.to_redeliver, [*hands.ready, *hands.held], hands.in_transactions]
         taken = Taken(*[await _set_of(each) for each in in_hand])
         to_come, handed_out = await _set_of(self.to_come), await _set_of(hands.handed_out)
-        every = self.partial.withheld | withheld
-        return replace(self.partial, taken=taken, to_come=to_come, handed_out=handed_out, withheld=every)
+        return replace(self.partial, taken=taken, to_come=to_come, handed_out=handed_out)
 
 
 async def _set_of(positions: list[tuple[int, int]]) -> PositionSet:
