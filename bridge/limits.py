@@ -139,6 +139,9 @@ class DispatchLimits:
     """The wall clock is looked at no later than this: a step forward is noticed in time."""
     ack_settle_s: float = 1.0
     """Acks that were relayed are in the broker's cursor by then."""
+    cursor_jumps_max: int = 100
+    """Moves of the broker's mark-delete position over what was not acked here that are remembered until the sizes of
+    the ledgers are known: with each goes a copy of the acks."""
     repair_batch: int = 1_000
     """Acks given to the broker again in one command."""
     repair_pause_s: float = 0.01
@@ -187,6 +190,9 @@ class IntakeLimits:
     tail_buffer_bytes: int = 16 * 1024 * 1024
     """Immediate entries just read, kept per topic partition for feeds at the tail."""
     tail_buffer_entries: int = 50_000
+    withheld_max: int = 1_000_000
+    """Positions that the broker gave no reader and that are remembered, above what all subscriptions have acked: a
+    megabyte or two. Of more, those so far are forgotten."""
     feed_permits: int = 2_000
     feed_queue_entries: int = 2_000
     feed_queue_bytes: int = 8 * 1024 * 1024
@@ -360,6 +366,26 @@ class OperatorLimits:
     histogram_buckets_max: int = 10_000
     chart_bars_max: int = 1_000
     topics_page_max: int = 1_000
+    books_tries: int = 3
+    """Questions for the sizes of ledgers: one that is begun meanwhile makes the answer old."""
+    books_positions_max: int = 1_000
+    """Positions listed that are in no place, or in several."""
+    books_scan_max: int = 5_000_000
+    """Entries of an index that are looked at one by one for the books: ten seconds. Of a larger one the counters are
+    believed; an audit compares it."""
+    books_patience_s: float = 4.0
+    """So long the broker may take for entries that are in no place; those behind the last that it gives to anybody it
+    never gives."""
+    books_blocks_max: int = 2_000
+    """Blocks of 512 positions looked at for a subscription that is behind the tail: a third of a second."""
+    books_blocks_slice: int = 8
+    """Of these so many before others get their turn: 2 ms."""
+    nobodys_asked_max: int = 5_000
+    """Entries that a reader is not given about which the broker is asked after one look, each a call of 2 ms or so."""
+    nobodys_asked_at_once: int = 8
+    nobodys_acked_at_once: int = 1_000
+    """In one command, as `DispatchLimits.repair_batch`."""
+    nobodys_pause_s: float = 0.01
     harvest_wait_s: float = 5.0
     """How long an operator waits for an entry that was just published to be read."""
     harvest_poll_s: float = 0.01

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from tracker.fingerprint import Fingerprint, fingerprint
-from tracker.keys import KEY, encode_key, successor, time_bound
+from tracker.keys import FIRST_KEY, KEY, encode_key, successor, time_bound
 from tracker.partitions.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.position import Position
 from tracker.topic_index import TopicIndex
@@ -87,17 +87,23 @@ def index_fingerprints(index: TopicIndex, scope: Scope) -> Iterator[dict[Cell, F
     for number in scope.held:
         for keys in partition_keys(index, number):
             yield cell_fingerprints(keys, scope)
-    for keys in _keys(index, time_bound(scope.cut * scope.width_ms), time_bound(2**64)):
+    for keys in keys_between(index, time_bound(scope.cut * scope.width_ms), time_bound(2**64)):
         yield cell_fingerprints(keys, scope)
 
 
 def partition_keys(index: TopicIndex, number: int) -> Iterator[list[bytes]]:
     """Yield the keys of a time partition, some at a time; others may have their turn in between."""
     width = index.partition_width_ms
-    return _keys(index, time_bound(number * width), time_bound((number + 1) * width))
+    return keys_between(index, time_bound(number * width), time_bound((number + 1) * width))
 
 
-def _keys(index: TopicIndex, start: bytes, end: bytes) -> Iterator[list[bytes]]:
+def all_keys(index: TopicIndex) -> Iterator[list[bytes]]:
+    """Yield all keys, some at a time; others may have their turn in between."""
+    return keys_between(index, FIRST_KEY, time_bound(2**64))
+
+
+def keys_between(index: TopicIndex, start: bytes, end: bytes) -> Iterator[list[bytes]]:
+    """Yield the keys with start <= key < end, likewise."""
     while keys := list(islice(index.reader.keys(start, end), AUDIT_KEYS)):
         yield keys
         start = successor(keys[-1])

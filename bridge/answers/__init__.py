@@ -13,6 +13,7 @@ from bridge.answers.entries import Act, Action, Entry, MessageIds, OneOutcome, O
 from bridge.answers.rebuilds import AuditStatus, Proof, Rebuild, RebuildStatus
 from bridge.answers.topics import (
     Bar,
+    Books,
     Bucket,
     Chart,
     Consumer,
@@ -28,6 +29,7 @@ from bridge.answers.topics import (
     Owned,
     OwnedTopic,
     Partitions,
+    Places,
     Ready,
     Stats,
     Subscription,
@@ -41,6 +43,7 @@ __all__ = [
     "Action",
     "AuditStatus",
     "Bar",
+    "Books",
     "Bucket",
     "Chart",
     "Consumer",
@@ -62,6 +65,7 @@ __all__ = [
     "Partitions",
     "Payload",
     "Pending",
+    "Places",
     "Proof",
     "Ready",
     "Rebuild",

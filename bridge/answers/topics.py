@@ -67,6 +67,41 @@ class Consumer(TypedDict):
     delivered: Messages
 
 
+class Places(TypedDict):
+    """Where the entries of a topic partition are for a subscription; each is in one place. `published` is what the
+    topic still keeps, up to where the index has read it.
+    """
+
+    published: Entries
+    acked: Annotated[int, says("entries acked by consumers, here or before this bridge became the owner")]
+    cancelled: Annotated[int, says("entries that operators cancelled since then")]
+    expired: Annotated[
+        int,
+        says("entries that the broker's cursor was moved past since then, unacked: expired, skipped or cleared there"),
+    ]
+    inFlight: Annotated[int, says("entries that a consumer has")]
+    toRedeliver: Annotated[int, says("entries to be delivered again")]
+    ready: Annotated[int, says("entries that wait for permits, or that an operator holds")]
+    inTransactions: Annotated[int, says("entries acked in transactions that have not ended")]
+    pending: Annotated[int, says("delayed entries that wait in the index")]
+    unread: Annotated[int, says("immediate entries that are to come")]
+    withheld: Annotated[int, says("entries that the broker gives to nobody: markers, aborted transactions")]
+    toFill: Annotated[int, says("entries of which the index does not know, being read again")]
+
+
+class Books(TypedDict):
+    """The books of a subscription: published, and where it is."""
+
+    asOf: Time
+    upTo: PositionText | None
+    unknown: Annotated[str | None, says("why nothing can be said at the moment; null when it can")]
+    places: Places | None
+    difference: Annotated[int | None, says("entries published that are in no place: 0 when the books close")]
+    differenceByCounters: Annotated[int | None, says("the same by counters; null where every entry was looked at")]
+    missing: Annotated[list[PositionText] | None, says("in no place; null where positions were not looked at")]
+    twice: Annotated[list[PositionText] | None, says("in more than one place")]
+
+
 class Subscription(TypedDict):
     """A tracked subscription; counts since this bridge became the owner."""
 
@@ -87,6 +122,7 @@ class Subscription(TypedDict):
     expedited: Annotated[int, says("entries delivered before they were due: operators wanted it, or delays are off")]
     redelivered: Messages
     duplicates: Annotated[dict[str, int], says("messages delivered again, by reason")]
+    books: Annotated[Books | None, says("as of the last look, every 30 s; null before it")]
     early: Annotated[int, says("delayed entries sent before they were due: stays 0")]
     acksRepaired: Annotated[int, says("acks that the broker had forgotten, given to it again")]
     lateness: Lateness

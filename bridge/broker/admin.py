@@ -126,6 +126,15 @@ class AdminClient:
         path = f"{_pending_acks_path('positionStatsInPendingAck', topic)}/{quote(subscription, '')}/{ledger}/{entry}"
         return self._read(path, answers.is_pending_in, await self._get(path))
 
+    async def is_for_nobody(self, topic: str, position: tuple[int, int]) -> bool:
+        """Whether an entry is a marker, or of an aborted transaction, as far as the broker says. Raises AdminError.
+
+        Whoever may consume may ask.
+        """
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/ledger/{position[0]}/entry/{position[1]}"
+        _, headers = await self._call("HEAD", path)
+        return answers.is_for_nobody(headers)
+
     async def message_ttl_s(self, topic: str) -> int | None:
         """The message TTL in force; None without one, or where the broker does not let us know."""
         return answers.seconds_in(await self._policy(topic, "messageTTL"))
@@ -223,6 +232,11 @@ class AdminClient:
             raise AdminError(f"{path}: the answer cannot be read: {reason}") from error
 
     async def _call_text(self, method: str, path: str, body: object = None) -> str:
+        text, _ = await self._call(method, path, body)
+        return text
+
+    async def _call(self, method: str, path: str, body: object = None) -> tuple[str, Mapping[str, str]]:
+        """The text and the headers of an answer. Raises AdminError."""
         url = URL(self._web_url + path, encoded=True)
         sent_s = wall_clock_ms() / 1000
         try:
@@ -236,7 +250,7 @@ class AdminClient:
         if response.status not in (200, 204):
             self.failures += response.status >= _SERVER_ERRORS
             raise AdminError(f"{method} {path}: {response.status} {text[:200]}", response.status)
-        return text
+        return text, response.headers
 
     def _compare_clocks(self, date: str | None, sent_s: float) -> None:
         """The header tells whole seconds, cut off, of some moment between the request and now."""

@@ -167,3 +167,8 @@ def _object(found: Any, name: str) -> Mapping[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
+
+
+def is_for_nobody(headers: Mapping[str, str]) -> bool:
+    """Whether the headers that go with an entry call it a marker, or part of an aborted transaction."""
+    return "X-Pulsar-marker-type" in headers or headers.get("X-Pulsar-txn-aborted") == "true"

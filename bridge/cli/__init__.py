@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli import bench, config, demo, drain, members, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import bench, books, config, demo, drain, members, pending, rebuild, serve, standalone, stats, topics
 from bridge.cli.common import CommandFailed
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
@@ -34,6 +34,7 @@ app.command()(drain.drain)
 app.command()(drain.join)
 app.command()(stats.stats)
 app.command()(stats.partitions)
+app.command()(books.books)
 app.command()(pending.pending)
 app.command()(pending.cancel)
 app.command()(pending.deliver_now)

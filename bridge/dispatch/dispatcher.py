@@ -29,10 +29,15 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class Again(StrEnum):
-    """Why an entry is delivered again: a consumer wants it, or the one that had it is gone."""
+    """Why an entry is delivered again by this bridge: a consumer wants it, or the one that had it is gone; the cursor
+    was set back (a seek, a reset, or acks that the broker forgot and that cannot be told from those); this bridge had
+    stopped dispatching the subscription in between.
+    """
 
     requested = "requested"
     consumer_gone = "consumer-gone"
+    cursor_moved = "cursor-moved"
+    resumed = "dispatch-resumed"
 
 
 class Offer(NamedTuple):

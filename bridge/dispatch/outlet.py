@@ -12,6 +12,7 @@ import structlog
 
 from bridge.clock import RandBits
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
+from bridge.dispatch.entry_notes import GivenBefore, GoneUnacked
 from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.keyed.keyed_queues import KeyedReadyQueue, KeyedRefetch
 from bridge.dispatch.lateness_causes import LatenessCauses
@@ -61,6 +62,20 @@ class Parts(NamedTuple):
     randbits: RandBits
     pending: PendingAcks[TrackedConsumer]
     throttle: Throttle
+    given_before: GivenBefore
+    gone: GoneUnacked
+
+
+class Hands(NamedTuple):
+    """Where the entries are that were taken from index and feed and are not acked, as far as the parts know by now."""
+
+    in_flight: list[PositionKey]
+    to_redeliver: list[PositionKey]
+    ready: list[PositionKey]
+    held: list[PositionKey]
+    in_transactions: list[PositionKey]
+    handed_out: list[PositionKey]
+    """By the index: each is in one of the others."""
 
 
 class Outlet:
@@ -125,6 +140,8 @@ class Outlet:
     def advance(self, position: Position) -> None:
         """The broker's mark-delete position."""
         if position > self.view.acks.mark_delete_position:
+            self._parts.gone.note_jump(self.view.acks, position, self._parts.pending.positions)
+            self._parts.given_before.advance(position)
             self.view.advance(position)
             self._parts.dispatcher.advance(*position)
             self._parts.pending.advance(position)
@@ -139,6 +156,24 @@ class Outlet:
     def waiting(self) -> int:
         """Entries that wait for permits, those to be delivered again aside."""
         return len(self._ready)
+
+    def hands(self) -> Hands:
+        """Where what was taken is, in this moment."""
+        dispatcher = self._parts.dispatcher
+        return Hands(
+            list(dispatcher.unacked),
+            [*dispatcher.replay, *self.refetch.aside],
+            self._ready.positions(),
+            self._ready.held(),
+            self._parts.pending.parked,
+            list(self.view.outstanding),
+        )
+
+    def hands_with(self, positions: Sequence[PositionKey]) -> list[int]:
+        """In how many hands each position is."""
+        dispatcher, pending = self._parts.dispatcher, self._parts.pending.parked
+        hands = (dispatcher.unacked, dispatcher.replay, self.refetch.aside, {*self._ready.positions()})
+        return [sum(each in hand for hand in (*hands, self._ready.held(), pending)) for each in positions]
 
     def oldest_ready_ms(self) -> int | None:
         """When the delayed entry was due that waits longest for permits, of those taken out of the index."""
@@ -327,12 +362,14 @@ class Outlet:
         if self._parts.throttle.limits:
             self._parts.throttle.spend(batch)
         messages = size = again = 0
+        given_before = self._parts.given_before
         for offer in batch:
             messages += offer.message_count
             size += len(offer.raw)
-            if offer.again is not None:
+            why = given_before.take(offer[:2]) if offer.again is None and given_before else offer.again
+            if why is not None:
                 again += offer.message_count
-                stats.delivered_again(offer.again, offer.message_count)
+                stats.delivered_again(why, offer.message_count)
         stats.delivered += messages
         for sent in (stats.sent, consumer.sent):
             sent.note(self._last_now_ms, messages, size, again)

@@ -130,6 +130,16 @@ class PendingAcks(Generic[C]):
         return position in self._marks
 
     @property
+    def positions(self) -> list[PositionKey]:
+        """Entries acked in transactions, or parts of them."""
+        return list(self._marks)
+
+    @property
+    def parked(self) -> list[PositionKey]:
+        """Entries that are kept here until their transactions have ended, or the broker has said that none has them."""
+        return [*(position for position, mark in self._marks.items() if mark.parked is not None), *self._suspects]
+
+    @property
     def open_transactions(self) -> int:
         """How many are known."""
         return len(self._open)

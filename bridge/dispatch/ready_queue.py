@@ -56,6 +56,14 @@ class ReadyQueue:
         """The entry at a position, if it waits here."""
         return next((offer for offer in self._ready if offer[:2] == position), None)
 
+    def positions(self) -> list[PositionKey]:
+        """Of all that wait, those aside that an operator holds."""
+        return [offer[:2] for offer in self._ready]
+
+    def held(self) -> list[PositionKey]:
+        """Of what would have gone out, and is held."""
+        return [position for position, offer in self._held.items() if offer is not None]
+
     def oldest_due_ms(self) -> int | None:
         """When the delayed entry was due that waits longest."""
         return min((decode_key(offer.key)[0] for offer in self._ready if offer.key is not None), default=None)

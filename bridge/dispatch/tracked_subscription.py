@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from bridge.broker.policies import Rate, TopicPolicies
 from bridge.clock import RandBits, system_randbits
 from bridge.dispatch.ack_notes import AckNotes
-from bridge.dispatch.dispatcher import Dispatcher, PositionKey
+from bridge.dispatch.dispatcher import Again, Dispatcher, PositionKey
+from bridge.dispatch.entry_notes import GivenBefore, GoneUnacked
 from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.lateness_causes import LatenessCauses
-from bridge.dispatch.outlet import Before, Outlet, Parts, Source
+from bridge.dispatch.outlet import Before, Hands, Outlet, Parts, Source
 from bridge.dispatch.pending_acks import Committed, PendingAcks, Transaction, parts_of
 from bridge.dispatch.rate_limit import RateLimiter, Throttle
 from bridge.dispatch.single.cumulative_acks import entry_by_entry
@@ -67,6 +68,9 @@ class TrackedSubscription:
         self._wake = wake
         self._limits = limits
         self.throttle = Throttle(topic_rate or RateLimiter())
+        self.gone = GoneUnacked(limits.cursor_jumps_max)
+        """Entries that went without an ack of a consumer, since this bridge knows the subscription."""
+        self._given_before = GivenBefore()
         self._parts = Parts(
             name,
             topic,
@@ -78,6 +82,8 @@ class TrackedSubscription:
             randbits,
             self.pending_acks,
             self.throttle,
+            self._given_before,
+            self.gone,
         )
         self._outlet: Outlet | None = None  # between `start` and `stop`
         self._index: TopicIndex | None = None  # that it was dispatched from last
@@ -128,11 +134,14 @@ class TrackedSubscription:
         before = Before.of(view, now_ms)
         anew = self.seeking or cursor.takes_back
         if cursor.takes_back:
-            self._forget_deliveries()
+            self._forget_deliveries(Again.cursor_moved)
+            self._given_before.note_taken_back(view.acks, self.gone)
             self.pending_acks.distrust()
         elif self.seeking:
             view.release_all()
         cursor.give(view)
+        if cursor.takes_back:
+            self.gone.take_back(view.acks)
         self._history = cursor.history
         for position in self._ack_notes.judge(cursor.history, self._attached):
             view.ack(*position)
@@ -140,6 +149,7 @@ class TrackedSubscription:
             self.dispatcher.overtake(view.acks.highest)
         view.active = self.has_consumers
         if self._outlet is None:
+            self._given_before.begin(view.acks)
             self._outlet = Outlet(self._parts, source, view, make_feed(view), before, self.delays)
             self._outlet.ack_ranges_max = self.ack_ranges_max
         elif anew:
@@ -163,10 +173,22 @@ class TrackedSubscription:
         self.stats.repaired += len(positions)
         return True
 
+    def ack_for_nobody(self, positions: Sequence[PositionKey]) -> bool:
+        """Have entries acked that are for no consumer; False when nobody is there to do it."""
+        state, view = next(iter(self.dispatcher.consumers), None), self.view
+        if state is None or view is None or not self.dispatching:
+            return False
+        hands = self.hands_with(positions)
+        free = [each for each, held in zip(positions, hands, strict=True) if not held]
+        state.consumer.acknowledge(free)
+        for each in free:
+            view.ack(*each)
+        return True
+
     def stop(self) -> None:
         """Dispatch no more; what was handed out counts as never delivered, until the broker says otherwise."""
         self.stop_loading()
-        self._forget_deliveries()
+        self._forget_deliveries(Again.resumed)
         outlet, self._outlet = self._outlet, None
         if outlet is not None:
             outlet.end()
@@ -186,7 +208,7 @@ class TrackedSubscription:
     def suspend(self) -> None:
         """A seek is under way: nothing goes out until the cursor is known."""
         self.seeking = True
-        self._forget_deliveries()
+        self._forget_deliveries(Again.cursor_moved)
         if isinstance(self.dispatcher, SingleDispatcher):
             self.dispatcher.begin_anew()
 
@@ -208,8 +230,21 @@ class TrackedSubscription:
             return None
         return self._outlet.view, self._outlet.feed.checkpoint()
 
-    def _forget_deliveries(self) -> None:
+    @property
+    def hands(self) -> Hands | None:
+        """Where what was taken from index and feed is; None while nothing is dispatched, or nobody knows."""
+        return self._outlet.hands() if self._outlet is not None and self.dispatching else None
+
+    def hands_with(self, positions: Sequence[PositionKey]) -> list[int]:
+        """In how many hands each position is."""
+        return [0] * len(positions) if self._outlet is None else self._outlet.hands_with(positions)
+
+    def _forget_deliveries(self, again: Again) -> None:
+        """`again`: why what consumers have comes again."""
         self.generation += 1
+        had = (position for position, waiting in self.dispatcher.replay.items() if waiting.again is not None)
+        aside = () if self._outlet is None else self._outlet.refetch.aside
+        self._given_before.note([*self.dispatcher.unacked, *had, *aside, *self.pending_acks.positions], again)
         self.dispatcher.clear()
         self.pending_acks.forget_deliveries()
         if self._outlet is not None:
@@ -456,6 +491,7 @@ class TrackedSubscription:
         """The broker has the ack of a held entry."""
         if self._outlet is not None:
             self._outlet.cancelled(position)
+        self.gone.cancelled.add(position)
         self.stats.cancelled += 1
 
     # -- dispatch

@@ -98,6 +98,17 @@ class Feed:
             return False
         return self._number == self._tail.end or self._tail.item(self._number)[:2] > position
 
+    @property
+    def to_come(self) -> tuple[list[tuple[int, int]], Position | None]:
+        """Where what is to come lies, acked or not; and if that is not all, the position behind which it has to read
+        for the rest.
+        """
+        listed = [(entry.ledger, entry.entry) for entry in self._queue]
+        if self._number is not None and self._number >= self._tail.first:
+            listed += [each for each in self._tail.positions_from(self._number) if each > self.position]
+            return listed, None
+        return listed, max(self.position, self._read_position)
+
     def checkpoint(self) -> Position:
         """Everything immediate at or below it is acked."""
         taken, acks = self._taken, self._acks

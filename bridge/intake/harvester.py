@@ -14,6 +14,7 @@ import structlog
 
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.reader import EntryReader, open_reader
+from bridge.intake.given import Given
 from bridge.intake.tail_buffer import TailBuffer
 from bridge.limits import IntakeLimits
 from bridge.net.backoff import Backoff
@@ -57,6 +58,7 @@ class Harvester:
         self._seen_at_check: tuple[Position | None, bool] = (None, False)
         self.entries_read = 0
         self.position = index.harvested_position
+        self.given = Given(self.position or EARLIEST, limits.withheld_max)
 
     async def start(self, connection: BrokerConnection) -> None:
         """Read on behind the index's harvested position. Raises BrokerError."""
@@ -137,9 +139,16 @@ class Harvester:
         if immediate:
             self._tail.push(immediate)
         self._tailed = max(self._tailed, last)
+        self._note_given(entries)
         self._backoff.reset()
         self.position = last
         self.entries_read += len(entries)
+
+    def _note_given(self, entries: list[StoredEntry]) -> None:
+        self.given.note(entries)
+        for entry in entries:
+            if entry.marker:
+                self.given.marker(Position(entry.ledger, entry.entry))
 
 
 def new_entries(entries: list[StoredEntry]) -> list[NewEntry]:

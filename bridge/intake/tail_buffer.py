@@ -43,6 +43,10 @@ class TailBuffer:
         """The item of a number in `first` … `end`-1; quick near both ends."""
         return self._items[number - self.first]
 
+    def positions_from(self, number: int) -> list[tuple[int, int]]:
+        """The positions of the items from a number in `first` … `end` on."""
+        return list(self._by_position)[number - self.first :]
+
     def get(self, ledger: int, entry: int) -> StoredEntry | None:
         """The entry at a position, if it is still held."""
         return self._by_position.get((ledger, entry))

@@ -40,6 +40,10 @@ class LedgerState:
         """The names of all durable subscriptions."""
         return {*self.cursors, *self.unreadable}
 
+    def covers(self, position: Position) -> bool:
+        """Tell whether the ledgers below a position's are known to be closed, so that their sizes hold."""
+        return position.ledger <= max(self.ledger_sizes, default=-1)
+
     def entries_between(self, after: Position, upto: Position) -> int:
         """Return how many entries of the topic lie in (after, upto]."""
         entries = 0

@@ -17,6 +17,7 @@ from bridge.intake.tail_buffer import TailBuffer
 from bridge.ledgers.cursor_history import UNKNOWN
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
+from bridge.operate.books import Books
 from bridge.operate.outlook import Outlook
 from bridge.operate.steering import Steering
 from bridge.refill.gaps import GapFiller
@@ -144,6 +145,17 @@ class Tenure:
             context.admin,
             self._load_for_operator,
             self._keep_views,
+            context.limits.operators,
+        )
+        self.books = Books(
+            topic,
+            connection,
+            context.admin,
+            index,
+            self.harvester.given,
+            subscriptions,
+            context.now_ms,
+            self._load_for_operator,
             context.limits.operators,
         )
 
@@ -373,3 +385,4 @@ class Tenure:
                 await asyncio.to_thread(index.reclaim)
         except StoreError as error:
             self._cannot_store(error)
+        await self.books.look()

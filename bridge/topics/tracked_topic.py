@@ -405,6 +405,8 @@ class TrackedTopic:
                 with contextlib.suppress(AdminError, TimeoutError):
                     async with asyncio.timeout(self._context.limits.topics.next_owner_s):
                         await self._send_consumers_to_owner()
+                if self.owner is not None:
+                    self.role = "standby"
 
     async def _end(self, tenure: Tenure) -> None:
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bridge_process import BridgeProcess, now_ms
 from tests.broker.test_rebuild import run
-from tests.broker.test_steering import joined, position
+from tests.broker.test_steering import joined, path_of, position
 from tests.clients import assert_quiet, publish, receive
 from tests.helpers import wait_until
 
@@ -94,6 +94,23 @@ def test_an_operator_finds_cancels_and_delivers(
     assert [each["action"] for each in acts] == ["deliver-now", "deliver-now", *["cancel"] * 4]
     assert acts[-1]["outcomes"] == {"cancelled": 1}
     assert acts[-1]["actor"] == "local"
+
+
+def test_the_books_of_a_subscription(bridge: BridgeProcess, client: Any, topic: str, terminal: Terminal) -> None:
+    joined(bridge, client, topic)
+    publish(client.create_producer(topic), ["a", "b"], now_ms() + HOUR_MS)
+
+    def are_closed() -> bool:
+        _, found = bridge.get(f"{path_of(topic)}/books")
+        return bool(found["places"] and found["places"]["pending"] == 2 and found["difference"] == 0)
+
+    wait_until(are_closed, "both pending", timeout=20)
+    found = terminal.json("books", topic, "s")
+    assert (found["places"]["published"], found["missing"]) == (2, None)
+    text = terminal("books", "--positions", topic, "s")
+    rows = {line.rsplit(maxsplit=1)[0].strip(): line.split()[-1] for line in text.splitlines()}
+    assert (rows["published"], rows["pending in the index"], rows["difference"]) == ("2", "2", "0")
+    assert "no tracked subscription 'nobody'" in terminal("books", topic, "nobody", status=1)
 
 
 @pytest.mark.parametrize(

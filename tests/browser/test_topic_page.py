@@ -250,6 +250,21 @@ def test_subscriptions_lateness_and_consumers(looking: Looking, published: Publi
     assert "No consumer is connected" in cards.nth(0).inner_text()
 
 
+def test_the_books_stand_in_the_card_of_a_subscription(looking: Looking, published: Published) -> None:
+    def closed() -> dict[str, Any] | None:
+        found = published.rest("subscription/s/books?positions=true")
+        return found["places"] if found["difference"] == 0 else None
+
+    places = wait_until(closed, "closed books")
+    assert places is not None
+    looking.open_topic(published.topic)
+    text = " ".join(looking.page.locator("section.subscription").nth(1).locator(".books").inner_text().split())
+    assert text.startswith(f"Books: {places['published']} published = {places['acked']} acked + ")
+    assert f"{places['pending']} pending" in text
+    assert text.endswith("(closed)")
+    looking.keep("books")
+
+
 def test_a_subscription_that_comes_later_can_be_searched(
     looking: Looking, published: Published, clients: Clients
 ) -> None:

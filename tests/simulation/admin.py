@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
@@ -37,6 +38,9 @@ class SimulatedAdmin(AdminClient):
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    async def _call(self, method: str, path: str, body: object = None) -> tuple[str, Mapping[str, str]]:
+        return await self._call_text(method, path, body), {}
 
     async def _call_text(self, method: str, path: str, body: object = None) -> str:
         await asyncio.sleep(self._chance.uniform(*self.latency_s))

@@ -78,6 +78,7 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await asyncio.sleep(BEGIN_S)
     publishing = world.client(_publish(world, size))
     watching = asyncio.ensure_future(_watch(world))
+    counting = asyncio.ensure_future(_keep_books(world))
     coming = asyncio.ensure_future(_come_and_go(world))
     await inflict(world, faults)
     coming.cancel()
@@ -92,7 +93,9 @@ async def _life(world: World, size: Size, faults: list[Fault]) -> None:
     await _probe(world)
     await _within(world, lambda: _left_at_the_broker(world) == 0, "the broker has every ack")
     watching.cancel()
+    counting.cancel()
     _close_ledger(world)
+    await _close_books(world)
     for consumer in world.consumers:
         await consumer.stop()
     await _within(world, lambda: all(each.done() for each in consuming), "the consumers have left")
@@ -149,6 +152,34 @@ def _close_ledger(world: World) -> None:
             raise Broken(f"{pending} pending, {unacked} in flight, {subscription.waiting} ready, and all is acked")
     if len(served) != 1:
         raise Broken(f"{len(served)} bridges dispatch, in peace")
+
+
+async def _keep_books(world: World) -> None:
+    """All the way through, now and then."""
+    chance = random.Random(f"{world.seed} books")
+    try:
+        while True:
+            await asyncio.sleep(chance.uniform(1, 12))
+            await _close_books(world, known=False)
+    except Broken as error:
+        world.loop.call_exception_handler({"message": "counted", "exception": error})
+
+
+async def _close_books(world: World, *, known: bool = True) -> None:
+    """Each entry of the topic is in one place for the subscription, by counters and one by one.
+
+    Unless `known`, it may be that this cannot be said at the moment.
+    """
+    for bridge in world.bridges:
+        for topic in [] if bridge.core is None else bridge.core.topics.all():
+            if topic.role != "owner" or topic.tenure is None or "s" not in topic.subscriptions:
+                continue
+            for positions in (False, True):
+                balance = await topic.tenure.books.draw("s", positions=positions)
+                if balance.unknown is not None and not known:
+                    continue
+                if not balance.closes:
+                    raise Broken(f"the books of {bridge.host.name} do not close: {balance}")
 
 
 def _heal(world: World) -> None:

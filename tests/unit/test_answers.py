@@ -12,6 +12,8 @@ from bridge.answers.values import Engine, Severity, Trigger
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.limits import Limits
 from bridge.operate.action_log import ActionLog
+from bridge.operate.balance import Places
+from bridge.operate.books import Balance
 from bridge.operate.pending import Pending, Wanted
 from bridge.operate.storm import Forecast
 from bridge.operate.warnings import OperatorWarning
@@ -29,6 +31,11 @@ from tracker import NewEntry, Position, Store, TopicIndex
 NOW = 1_800_000_000_000
 TOPIC = "persistent://public/default/orders"
 PATH = f"{ROOT}/persistent/public/default/orders"
+AT = Position(1, 3)
+BOOKS = {
+    "connected": Balance(NOW, AT, Places(published=4, pending=3), None, 1, (AT,), (AT,)),
+    "left": Balance(NOW, unknown="it is not dispatched"),
+}
 
 
 @pytest.fixture
@@ -76,6 +83,7 @@ def topic(index: TopicIndex | None, **changes: Any) -> Any:
         "subscriptions": {} if index is None else {"connected": subscription},
         "last_rebuild": None if index is None else rebuild(),
         "warnings": lambda: [OperatorWarning(Severity.critical, "storm", "trouble", "connected")],
+        "tenure": None if index is None else SimpleNamespace(books=SimpleNamespace(latest=dict(BOOKS))),
         "outlook": SimpleNamespace(forecast=forecasts.get, shown_rate=lambda name: 1.234),
     }
     return SimpleNamespace(**values | changes)

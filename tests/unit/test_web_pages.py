@@ -74,6 +74,7 @@ SUBSCRIPTION: answers.Subscription = {
     "expedited": 0,
     "redelivered": 0,
     "duplicates": {},
+    "books": None,
     "early": 0,
     "acksRepaired": 0,
     "lateness": {"count": 10, "p50Ms": 1, "p99Ms": 2, "p999Ms": 3, "maxMs": 4},
@@ -91,6 +92,29 @@ SUBSCRIPTION: answers.Subscription = {
     ],
     "shownPerSecond": 0.0,
     "forecast": None,
+}
+BOOKS: answers.Books = {
+    "asOf": NOW,
+    "upTo": "3:9",
+    "unknown": None,
+    "places": {
+        "published": 12_000,
+        "acked": 11_990,
+        "cancelled": 0,
+        "expired": 0,
+        "inFlight": 0,
+        "toRedeliver": 0,
+        "ready": 0,
+        "inTransactions": 0,
+        "pending": 7,
+        "unread": 0,
+        "withheld": 3,
+        "toFill": 0,
+    },
+    "difference": 0,
+    "differenceByCounters": 0,
+    "missing": None,
+    "twice": None,
 }
 STATS: answers.Stats = {
     **_SUMMARY,
@@ -315,6 +339,10 @@ def test_a_topic_tells_its_subscriptions() -> None:
         ({"forecast": {"peakPerSecond": 9.0, "peakAt": NOW + 60_000, "shownPerSecond": 30.0}}, "Highest rate ahead"),
         ({"pendingSettled": False}, "being counted"),
         ({"expedited": 4}, "Delivered now 4"),
+        ({"books": BOOKS}, "Books: 12,000 published = 11,990 acked + 7 pending + 3 withheld by the broker (closed)"),
+        ({"books": BOOKS | {"missing": ["3:7"], "difference": 2}}, "and 2 in no place, or in several 3:7"),
+        ({"books": BOOKS | {"differenceByCounters": -4, "twice": ["3:9"]}}, "and 5 in no place, or in several 3:9"),
+        ({"books": BOOKS | {"places": None, "unknown": "its cursor is being read"}}, "its cursor is being read."),
     ],
 )
 def test_how_a_subscription_stands_is_said_in_words(changes: dict[str, Any], says: str) -> None:

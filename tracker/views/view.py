@@ -141,6 +141,11 @@ class SubscriptionView:
         """Whether any such entry waits to be handed out."""
         return bool(self._to_expedite)
 
+    def will_find(self, key: bytes) -> bool:
+        """Tell whether a stored entry that is neither acked nor outstanding is looked at when its time comes."""
+        position = KEY.unpack(key)[1:]
+        return key >= self.cursor or position in self._late_keys or position in self._to_expedite
+
     def take_expedited(self, limit: int, max_bytes: int, get: Callable[[bytes], DueEntry | None]) -> list[DueEntry]:
         """Hand out at most `limit` expedited entries, read with `get`, until they weigh `max_bytes`."""
         entries: list[DueEntry] = []

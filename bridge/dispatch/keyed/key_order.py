@@ -257,6 +257,10 @@ class KeyOrder(Generic[S]):
         """Whatever waits, in the order of each hash."""
         return chain.from_iterable(self._new.values())
 
+    def positions_new(self) -> list[PositionKey]:
+        """Where all that is new lies, what goes out in this slice included."""
+        return [offer[:2] for offer in chain(self.all_new(), self._direct)]
+
     def first_new(self) -> Iterator[Offer]:
         """The first of each hash."""
         return (offers[0] for offers in self._new.values())

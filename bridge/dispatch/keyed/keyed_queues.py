@@ -64,6 +64,10 @@ class KeyedReadyQueue(ReadyQueue):
         """As of `ReadyQueue`."""
         return next((offer for offer in self._order.all_new() if offer[:2] == position), None)
 
+    def positions(self) -> list[PositionKey]:
+        """As of `ReadyQueue`."""
+        return self._order.positions_new()
+
     def oldest_due_ms(self) -> int | None:
         """As of `ReadyQueue`, of those that are the next of their key."""
         return min(

@@ -95,6 +95,10 @@ class OrderedReadyQueue(ReadyQueue):
         """As of `ReadyQueue`."""
         return next((offer for offer in (*self._due, *self._new) if offer[:2] == position), None)
 
+    def positions(self) -> list[PositionKey]:
+        """As of `ReadyQueue`."""
+        return [offer[:2] for offer in (*self._due, *self._new)]
+
     def oldest_due_ms(self) -> int | None:
         """As of `ReadyQueue`."""
         return min((decode_key(offer.key)[0] for offer in self._due if offer.key is not None), default=None)

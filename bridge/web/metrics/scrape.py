@@ -81,8 +81,14 @@ FAMILIES = (
     Family(
         "duplicates_total",
         "counter",
-        "Messages delivered again, by why: a consumer asked, or one was gone.",
+        "Messages delivered again by this bridge, by why.",
         (*SUBSCRIPTION, "cause"),
+    ),
+    Family(
+        "books_difference_entries",
+        "gauge",
+        "Entries that are in no place, or in several, as of the last look; stays 0.",
+        SUBSCRIPTION,
     ),
     Family("early_deliveries_total", "counter", "Delayed entries sent before they were due; stays 0.", SUBSCRIPTION),
     Family("ack_repairs_total", "counter", "Acks the broker had forgotten, given to it again.", SUBSCRIPTION),
@@ -198,6 +204,8 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
         labels = f'{of_topic},subscription="{escaped(name)}"'
         if (view := views.get(name)) is not None:
             _view_samples(told, index, view, labels, now_ms)
+        if (difference := _difference(topic, name)) is not None:
+            told.add("books_difference_entries", labels, difference)
         if name in unbridged:
             told.add("unbridged_consumers", labels, unbridged[name])
         subscription = subscriptions_shown(topic).get(name)
@@ -217,6 +225,11 @@ def _subscription_samples(told: Exposition, topic: TrackedTopic, index: TopicInd
         for cause, label in _CAUSES:
             told.add("lateness_cause_total", labels + label, stats.causes[cause])
         told.add_histogram("lateness_seconds", labels, _buckets(stats.lateness), stats.lateness.sum_ms / 1000)
+
+
+def _difference(topic: TrackedTopic, name: str) -> int | None:
+    known = None if topic.tenure is None else topic.tenure.books.latest.get(name)
+    return None if known is None else known.differing
 
 
 def _view_samples(told: Exposition, index: TopicIndex, view: SubscriptionView, labels: str, now_ms: int) -> None:

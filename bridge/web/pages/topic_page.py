@@ -40,8 +40,34 @@ _COUNTERS: Final[tuple[tuple[_Counter, str, str], ...]] = (
     ("acked", "Acked", "entries that consumers of this bridge acked"),
     ("cancelled", "Cancelled", "entries that operators cancelled"),
     ("expedited", "Delivered now", "entries delivered before they were due: operators wanted it, or delays are off"),
-    ("redelivered", "Redelivered", "messages sent again because a consumer asked"),
+    ("redelivered", "Redelivered", "messages that this bridge sent more than once"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
+)
+_Place = Literal[
+    "acked",
+    "cancelled",
+    "expired",
+    "inFlight",
+    "toRedeliver",
+    "ready",
+    "inTransactions",
+    "pending",
+    "unread",
+    "withheld",
+    "toFill",
+]
+_PLACES: Final[tuple[tuple[_Place, str], ...]] = (
+    ("acked", "acked"),
+    ("cancelled", "cancelled"),
+    ("expired", "expired or skipped"),
+    ("inFlight", "in flight"),
+    ("toRedeliver", "to redeliver"),
+    ("ready", "ready"),
+    ("inTransactions", "in transactions"),
+    ("pending", "pending"),
+    ("unread", "immediate, to come"),
+    ("withheld", "withheld by the broker"),
+    ("toFill", "being read again"),
 )
 _ROLES: Final = {
     "owner": "this bridge dispatches it",
@@ -103,6 +129,7 @@ def _subscription(name: str, stats: answers.Subscription, storms: Mapping[str | 
         "early": stats["early"],
         "settling": not stats["pendingSettled"],
         "counters": [(label, says, stats[field]) for field, label, says in _COUNTERS],
+        "books": _books(stats["books"]),
         "lateness": [
             ("P50", lateness["p50Ms"]),
             ("P99", lateness["p99Ms"]),
@@ -116,6 +143,21 @@ def _subscription(name: str, stats: answers.Subscription, storms: Mapping[str | 
         "waits": _what_it_waits_for(stats),
         "forecast": stats["forecast"],
         "storm": storms.get(name),
+    }
+
+
+def _books(books: answers.Books | None) -> dict[str, Any] | None:
+    """Published, and the places that hold anything; None before they were drawn."""
+    if books is None:
+        return None
+    places, twice = books["places"], books["twice"] or ()
+    differences = (abs(each or 0) for each in (books["difference"], books["differenceByCounters"]))
+    return {
+        "published": None if places is None else places["published"],
+        "places": [] if places is None else [(says, places[field]) for field, says in _PLACES if places[field]],
+        "astray": max(differences) + len(twice),
+        "unknown": books["unknown"],
+        "listed": [*(books["missing"] or ()), *twice][:_LISTED],
     }
 
 

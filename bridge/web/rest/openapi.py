@@ -167,6 +167,16 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
+        f"{SUBSCRIPTION}/books",
+        "What was published, and where it is for a subscription; with `positions` every entry of the index is looked "
+        f"at, of at most {LIMITS.books_scan_max:,}, and the first {LIMITS.books_positions_max:,} positions that are in "
+        "no place, or in several, are listed. `unknown` says why, where the books cannot be closed at the moment",
+        "Books",
+        (Parameter("positions", "`true`: look at every entry"),),
+        errors=(400, 409),
+    ),
+    Operation(
+        "GET",
         PENDING,
         f"Search in due order. One call looks at {LIMITS.search_scan:,} entries: a page may be empty although more "
         "follow, go on with `cursor` until it is null. `state`: `pending`, `expedited` (to be delivered now), `ready` "

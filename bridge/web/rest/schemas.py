@@ -25,6 +25,7 @@ ANSWERS: dict[str, Any] = {
     "Partitions": answers.Partitions,
     "Chart": answers.Chart,
     "Histogram": answers.Histogram,
+    "Books": answers.Books,
     "Pending": answers.Pending,
     "OneOutcome": answers.OneOutcome,
     "Outcomes": answers.Outcomes,

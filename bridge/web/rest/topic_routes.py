@@ -11,11 +11,13 @@ from bridge.web.request.parameters import (
     ROOT,
     TOPIC,
     duration_in,
+    flag_in,
     index_of,
     known_topic,
     not_served,
     number_in,
     refused,
+    served_topic,
     time_in,
     tracked_topic,
     view_of,
@@ -145,6 +147,18 @@ async def histogram(request: web.Request) -> Answer[answers.Histogram]:
     except StoreError as error:
         raise refused(web.HTTPServiceUnavailable, str(error)) from error
     return Answer({"stepMs": step, "buckets": buckets})
+
+
+@routes.get(f"{TOPIC}/subscription/{{subscription}}/books")
+async def books(request: web.Request) -> Answer[answers.Books]:
+    """Draw the balance of one subscription."""
+    positions = flag_in(request, "positions")
+    topic = await served_topic(request)
+    name = request.match_info["subscription"]
+    view_of(index_of(topic), name)
+    if topic.tenure is None:
+        raise refused(web.HTTPConflict, f"{topic.topic} is not owned by this bridge: {not_served(topic)}")
+    return Answer((await topic.tenure.books.of(name, positions=positions)).answer())
 
 
 def _sorted_by(request: web.Request) -> str:

@@ -130,6 +130,7 @@ def _subscription(
 ) -> answers.Subscription:
     subscription = subscriptions_shown(topic).get(name)  # None while nobody was connected since this bridge took over
     forecast = topic.outlook.forecast(name)
+    books = None if topic.tenure is None else topic.tenure.books.latest.get(name)
     stats = SubscriptionStats() if subscription is None else subscription.stats
     dispatcher = None if subscription is None else subscription.dispatcher
     return {
@@ -148,6 +149,7 @@ def _subscription(
         "expedited": stats.expedited,
         "redelivered": stats.redelivered,
         "duplicates": {again.value: stats.duplicates[again] for again in Again},
+        "books": None if books is None else books.answer(),
         "early": stats.early,
         "acksRepaired": stats.repaired,
         "lateness": lateness_answer(stats.lateness),
