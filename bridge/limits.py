@@ -223,6 +223,8 @@ class TopicLimits:
     back."""
     policies_look_s: float = 30.0
     """How often the broker is asked for policies about dispatch: five calls a topic partition, one a subscription."""
+    policies_fresh_s: float = 300.0
+    """So old may be what a standby knows of them when it becomes the owner; it asks twice in that time."""
     policies_wait_s: float = 2.0
     """So long the first dispatch of a subscription waits for them at most."""
     standby_check_s: float = 10.0

@@ -1,5 +1,6 @@
 """What the broker's policies say about dispatch: of a topic, else of its namespace, else of the broker."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -67,13 +68,17 @@ class PolicyReader:
 
         on_consumer, on_subscription = "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"
         per_consumer, per_subscription = "maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription"
-        found = TopicPolicies(
-            await self._absolute(await ask(known.rate, "dispatchRate", "dispatchRate", rate_in), reasons),
-            await ask(known.max_unacked_per_consumer, on_consumer, per_consumer, count_in),
-            await ask(known.max_unacked_per_subscription, on_subscription, per_subscription, count_in),
-            await self._ack_ranges_max(known.ack_ranges_max, reasons),
+
+        async def ask_rate() -> Rate:
+            return await self._absolute(await ask(known.rate, "dispatchRate", "dispatchRate", rate_in), reasons)
+
+        rate, consumer_max, subscription_max, ranges = await asyncio.gather(
+            ask_rate(),
+            ask(known.max_unacked_per_consumer, on_consumer, per_consumer, count_in),
+            ask(known.max_unacked_per_subscription, on_subscription, per_subscription, count_in),
+            self._ack_ranges_max(known.ack_ranges_max, reasons),
         )
-        return found, reasons
+        return TopicPolicies(rate, consumer_max, subscription_max, ranges), reasons
 
     async def subscription_rate(self, name: str, known: Rate) -> tuple[Rate, list[str]]:
         """The dispatch rate of a subscription, its own or that of all; why it stays as it was known, if it does."""
@@ -91,10 +96,11 @@ class PolicyReader:
 
         Its own settings it tells to super users only.
         """
-        name, failed = "dispatcherPauseOnAckStatePersistent", len(reasons)
-        of_topic = await _or(False, self._admin.policy(self._topic, name, flag_in, name), reasons)
-        of_namespace = await _or(False, self._admin.namespace_policy(self._topic, name, flag_in), reasons)
-        if len(reasons) > failed:
+        name, failed = "dispatcherPauseOnAckStatePersistent", list[str]()
+        of_topic = await _or(False, self._admin.policy(self._topic, name, flag_in, name), failed)
+        of_namespace = await _or(False, self._admin.namespace_policy(self._topic, name, flag_in), failed)
+        reasons += failed
+        if failed:
             return known
         if not (of_topic or of_namespace):
             return None

@@ -408,8 +408,10 @@ class TrackedSubscription:
             left = self._outlet.refetch.ack_partly(position, ack_set)
         if left is None:
             left = self.pending_acks.ack_partly(position, ack_set)
-        # The broker drops the rest of a list behind an entry that does not exist.
-        return not any(ack_set if left is None else left) and self._exists(position) is True
+        # The broker drops the rest of a list behind an entry that does not exist. What was handed out does, also while
+        # the harvester is behind what a feed has read.
+        exists = left is not None or self._exists(position) is True
+        return exists and not any(ack_set if left is None else left)
 
     def _exists(self, position: PositionKey) -> bool | None:
         """Whether an entry has been seen in the topic; None while nothing is known of it."""
@@ -419,11 +421,12 @@ class TrackedSubscription:
     def _note_acks(self, consumer: TrackedConsumer, positions: list[PositionKey]) -> None:
         outlet = self._outlet
         for position in positions:
+            had = False
             if outlet is None:  # nothing is handed out
                 self.pending_acks.discard(position)
-            elif outlet.settle(position):
+            elif had := outlet.settle(position):
                 self.stats.acked += 1
-            if self._exists(position) is False:
+            if not had and self._exists(position) is False:
                 continue  # perhaps it never will: the broker decides
             if outlet is not None:
                 outlet.view.ack(*position)

@@ -28,6 +28,7 @@ from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.cursor_loader import CursorLoader
 from bridge.topics.durability import Durability
+from bridge.topics.known_policies import KnownPolicies
 from bridge.topics.pass_through import PassThrough
 from bridge.topics.policy_watch import PolicyWatch
 from bridge.topics.standing.ownership import Ownership
@@ -59,6 +60,7 @@ class Tenure:
         outlook: Outlook,
         presence: Presence,
         passing: PassThrough,
+        policies: KnownPolicies,
         on_gone: Callable[[str], None],
     ) -> None:
         """`index` must know a harvested position; `on_gone`: the broker does not have a subscription any more."""
@@ -121,7 +123,7 @@ class Tenure:
             context.limits.refill,
         )
         self.transactions = Transactions(topic, context.admin, subscriptions, context.limits.dispatch)
-        self._policies = PolicyWatch(topic, context, subscriptions)
+        self._policies = PolicyWatch(topic, context, subscriptions, policies)
         self._loader = CursorLoader(
             topic,
             context,

@@ -25,6 +25,7 @@ from bridge.refill.rebuild_status import RebuildStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.kept_index import KeptIndex
+from bridge.topics.known_policies import KnownPolicies
 from bridge.topics.pass_through import PassThrough, is_refusal, try_to_read
 from bridge.topics.standing.line import PlaceInLine
 from bridge.topics.standing.ownership import Ownership
@@ -68,6 +69,7 @@ class TrackedTopic:
         self.outlook = Outlook(topic, self.subscriptions, context.limits.operators)
         self.presence = Presence(topic, context.admin, context.limits.topics)
         self.passing = PassThrough(topic, self.subscriptions, context, self._give_up)
+        self._policies = KnownPolicies(context.admin, topic)
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._ownership: Ownership | None = None
@@ -291,7 +293,9 @@ class TrackedTopic:
         before = await self._line.stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        self._standby = Standby(self.topic, ownership.connection, self._context, self.kept.to_follow_with)
+        self._standby = Standby(
+            self.topic, ownership.connection, self._context, self.kept.to_follow_with, self._policies
+        )
         elected = beside(ownership.elected(self._context.admin, self._stand_by, before), resting)
         try:
             # It has ended before anything is asked of the topic as its owner: what it harvests is newer than an answer.
@@ -374,6 +378,7 @@ class TrackedTopic:
             self.outlook,
             self.presence,
             self.passing,
+            self._policies,
             self.unsubscribed,
         )
         gone = [name for name in index.views() if name not in state.subscriptions]

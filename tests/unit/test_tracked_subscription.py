@@ -159,6 +159,23 @@ async def test_no_ack_is_made_of_an_entry_that_may_not_exist_or_while_the_cursor
     assert scene.writer.acked == []
 
 
+async def test_acks_of_what_was_handed_out_count_though_the_harvester_is_behind(store: Store) -> None:
+    """A feed reads by itself, and may be ahead of it: the harvester's reader is stuck."""
+    scene = Scene(store, [None])
+    for entry in (1, 2):
+        raw = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}))[4:]
+        scene._tail.push([StoredEntry(1, entry, None, BATCH, False, raw)])
+    assert scene.pump(0, permits=15) == [0, 1, 2]
+    scene.ack(1)
+    scene.ack(2, 0b11100)
+    scene.ack(2, 0b00011)
+    scene.ack(77)
+    view = scene.subscription.view
+    assert view is not None
+    assert [view.acks.contains(1, entry) for entry in (0, 1, 2, 77)] == [False, True, True, False]
+    assert scene.writer.acked == [(1, 2)]
+
+
 async def test_whom_a_seek_has_closed_gets_nothing_though_nobody_has_said_so(store: Store) -> None:
     """The broker tells each on its own connection: what it got in between, the next consumer would get again."""
     scene = Scene(store, [100, None])

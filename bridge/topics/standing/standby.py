@@ -24,6 +24,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.refill.gaps import GapFiller
 from bridge.refill.spark_rebuild import SparkRebuild
 from bridge.topics.context import BridgeContext
+from bridge.topics.known_policies import KnownPolicies
 from bridge.topics.pass_through import is_refusal
 from bridge.topics.transactions import acks_of
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
@@ -43,8 +44,13 @@ class Standby:
         connection: BrokerConnection,
         context: BridgeContext,
         usable_index: Callable[[LedgerState], TopicIndex],
+        policies: KnownPolicies,
     ) -> None:
-        """`usable_index`: the one to harvest into, as a topic in this state wants it; raises StoreError."""
+        """`usable_index`: the one to harvest into, as a topic in this state wants it; raises StoreError.
+
+        `policies`: kept for the time as owner.
+        """
+        self._policies = policies
         self._topic = topic
         self._connection = connection
         self._context = context
@@ -94,7 +100,7 @@ class Standby:
         self._empty_at = None
         index = self._usable_index(state)
         index.identify(identity)
-        ready = self._ready = _Ready(self._topic, self._connection, self._context, index, identity)
+        ready = self._ready = _Ready(self._topic, self._connection, self._context, index, identity, self._policies)
         try:
             await ready.run(state)
             backoff.reset()
@@ -118,9 +124,16 @@ class _Ready:
     """From one look at the topic until it has to be looked at anew; also what the sync loop makes durable."""
 
     def __init__(
-        self, topic: str, connection: BrokerConnection, context: BridgeContext, index: TopicIndex, identity: int
+        self,
+        topic: str,
+        connection: BrokerConnection,
+        context: BridgeContext,
+        index: TopicIndex,
+        identity: int,
+        policies: KnownPolicies,
     ) -> None:
         """`identity`: what the broker calls the topic."""
+        self._policies = policies
         self._topic = topic
         self._connection = connection
         self._context = context
@@ -166,6 +179,7 @@ class _Ready:
         while True:
             await self._follow(state, before)
             self._followed = True
+            await self._look_at_policies()
             await asyncio.wait({self._over}, timeout=pauses.next_s())
             if self._over.done():
                 self._over.result()
@@ -173,6 +187,12 @@ class _Ready:
             # A subscription made while the broker is asked is not in its answer.
             before = self._index.views()
             state = await self._context.admin.internal_stats(self._topic)
+
+    async def _look_at_policies(self) -> None:
+        names = self._index.views()
+        fresh_s = self._context.limits.topics.policies_fresh_s
+        if any(self._policies.age_s(name) > fresh_s / 2 for name in names):
+            await self._policies.look(names)
 
     @property
     def position(self) -> Position | None:
