@@ -290,12 +290,20 @@ class MemberLimits:
 class WorkerLimits:
     """Several bridges of one host."""
 
+    worker_beat_s: float = 5.0
+    """How often a worker tells whoever looks after it that its event loop turns."""
+    worker_silent_s: float = 60.0
+    """One that has not for so long hangs, and is killed and started again."""
     worker_stop_s: float = 60.0
     """A worker that does not end by then is killed."""
     worker_answer_s: float = 5.0
     """So long another worker may take to answer what is added up."""
     worker_relayed_s: float = 120.0
     """So long another worker may take to answer a request that is for it."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        _check(self, lt, "worker_beat_s", "worker_silent_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

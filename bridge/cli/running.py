@@ -19,7 +19,7 @@ from bridge.limits import Limits
 from bridge.net.failures import Part
 from bridge.net.tasks import Tasks
 from bridge.workers.division import settings_of, web_ports_of_others
-from bridge.workers.place import UP, Place
+from bridge.workers.place import BEAT, UP, Place
 from bridge.workers.supervisor import Supervisor, own_command
 from tracker import Store
 from tracker.store.private_files import UMASK
@@ -52,7 +52,20 @@ def run_worker(settings: Settings, place: Place) -> None:
     neighbourhood = Neighbourhood(shared, shared_tls, web_ports_of_others(place))
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()
     own = settings_of(settings, place)
-    _run_to_the_end(_run(lambda: Bridge(own, Limits(), neighbourhood), lambda _: line.sendall(UP)))
+    _run_to_the_end(_run(lambda: Bridge(own, Limits(), neighbourhood), lambda bridge: _tell(line, bridge)))
+
+
+def _tell(line: socket.socket, bridge: Bridge) -> None:
+    """That clients are accepted, and from then on that the event loop turns."""
+    loop = asyncio.get_running_loop()
+
+    def beat() -> None:
+        with contextlib.suppress(OSError):  # who listened is gone: the end of the line ends this process
+            line.send(BEAT, socket.MSG_DONTWAIT)
+        loop.call_later(bridge.limits.workers.worker_beat_s, beat)
+
+    line.sendall(UP)
+    beat()
 
 
 def _end_with(line: socket.socket) -> None:

@@ -9,6 +9,8 @@ VARIABLE = "_DELAY_BRIDGE_PLACE"
 """Of the environment."""
 UP = b"up"
 """Said on the line once clients are accepted."""
+BEAT = b"."
+"""Said now and then from then on."""
 
 
 class Ports(NamedTuple):

@@ -34,13 +34,18 @@ class Worker:
         self.up = asyncio.Event()
         self.replaced = False
         """Whether it is to end, for another one in its place."""
+        self.heard_s = 0.0
+        """When it said something last, by the event loop's clock; once it is up."""
         self._line = line
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
-            if await asyncio.get_running_loop().sock_recv(self._line, len(UP)) == UP:
-                self.up.set()
+            while said := await loop.sock_recv(self._line, 64):
+                self.heard_s = loop.time()
+                if UP in said:
+                    self.up.set()
 
     async def ended(self) -> int:
         """Wait for its end; returns the exit code, below 0 the signal that ended it."""
@@ -88,14 +93,18 @@ class Supervisor:
             tls = held.enter_context(bound(settings.host, settings.tls_port)) if settings.tls_port else None
             self._shared = plain, tls
             self._obey_signals()
+            watching: asyncio.Task[None] | None = None
             try:
                 async with asyncio.TaskGroup() as group:
                     for number in range(settings.workers):
                         group.create_task(self._keep(number))
+                    watching = asyncio.create_task(self._kill_those_that_hang())
                     log.info("workers are started", workers=settings.workers, **self._told())
             except* StartError as errors:
                 raise errors.exceptions[0] from None
             finally:
+                if watching is not None:
+                    watching.cancel()
                 if self._restarting is not None:
                     self._restarting.cancel()
                 self._stop_the_rest()
@@ -118,6 +127,20 @@ class Supervisor:
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._send_all, signal.SIGHUP)
         loop.add_signal_handler(signal.SIGUSR1, self._restart_soon)
+
+    async def _kill_those_that_hang(self) -> None:
+        """Whose event loop does not turn serves nobody, and its clients wait for it."""
+        limits, loop = self._limits.workers, asyncio.get_running_loop()
+        looked_s = loop.time()
+        while True:
+            await asyncio.sleep(limits.worker_beat_s)
+            slept_s, looked_s = loop.time() - looked_s, loop.time()
+            for number, worker in self._workers.items():
+                if slept_s > 2 * limits.worker_beat_s:  # this process was held up itself, and has not listened
+                    worker.heard_s = looked_s
+                elif worker.up.is_set() and looked_s - worker.heard_s > limits.worker_silent_s:
+                    log.error("a worker hangs, it is killed", worker=number, seconds=round(looked_s - worker.heard_s))
+                    worker.send(signal.SIGKILL)
 
     def _restart_soon(self) -> None:
         if self._restarting is None or self._restarting.done():

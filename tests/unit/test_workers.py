@@ -23,7 +23,9 @@ from tests.helpers import wait_until_async
 from tests.unit.test_web_pages import OVERVIEW
 
 URLS = {"broker_service_url": "pulsar://broker:6650", "broker_web_url": "http://broker:8080"}
-QUICK = Limits(workers=WorkerLimits(worker_stop_s=2.0), retry_backoff_s=(0.01, 0.02))
+QUICK = Limits(
+    workers=WorkerLimits(worker_stop_s=2.0, worker_beat_s=0.1, worker_silent_s=1.0), retry_backoff_s=(0.01, 0.02)
+)
 
 
 def settings(tmp_path: Path, **given: Any) -> Settings:
@@ -86,7 +88,15 @@ BEGIN = (
     "import os, json, socket, sys, time; place = json.loads(os.environ['_DELAY_BRIDGE_PLACE']); n = place['number']; "
 )
 TELL = "line = socket.socket(fileno=place['line']); line.sendall(b'up'); "
-WAIT = "line.recv(1)"
+WAIT = """
+line.settimeout(0.1)
+while True:
+    try:
+        line.recv(1)
+        break
+    except TimeoutError:
+        line.send(b'.')
+"""
 
 
 def supervisor(tmp_path: Path, script: str, workers: int = 2) -> Supervisor:
@@ -126,6 +136,15 @@ async def test_a_worker_that_ends_is_started_again_and_all_end_together(tmp_path
     assert not any(is_there(pid) for number in (0, 1) for pid in started(tmp_path, number))
 
 
+async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    hangs = f"hangs = n == 0 and len(os.listdir({str(tmp_path)!r})) < 3; " + TELL
+    running = asyncio.create_task(supervisor(tmp_path, hangs + "time.sleep(60 if hangs else 0)\n" + WAIT).run())
+    await wait_until_async(lambda: len(started(tmp_path, 0)) == 2, "another one in its place")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert len(started(tmp_path, 1)) == 1
+
+
 async def test_workers_are_restarted_one_by_one(tmp_path: Path) -> None:
     """The second one is asked to end when another first one is up."""
     ends = "import signal; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); "
@@ -149,7 +168,7 @@ async def test_a_worker_that_cannot_start_ends_all(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + TELL + "time.sleep(60)"
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     running = asyncio.create_task(supervisor(tmp_path, script, workers=1).run())
     await wait_until_async(lambda: started(tmp_path, 0), "a worker")
     await asyncio.sleep(0.2)  # it ignores the signal by now
