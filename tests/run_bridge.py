@@ -22,6 +22,7 @@ import uvloop
 from bridge.app import Bridge
 from bridge.config import Settings
 from tests.changed_limits import changed
+from tests.stepped_clock import VARIABLE, SteppedClock
 from tracker.store.private_files import UMASK
 
 ROOT = Path(__file__).parent.parent
@@ -65,4 +66,6 @@ def run_child(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    if clock := os.environ.get(VARIABLE):
+        SteppedClock(Path(clock)).install()
     uvloop.run(_serve(settings, limits, line))
