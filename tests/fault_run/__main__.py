@@ -7,6 +7,7 @@ something was lost, early, or acked and returned, or when the books do not close
 import argparse
 import gc
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -32,6 +33,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder, which stays, for logs and data")
     given = parser.parse_args()
     limits = {name: float(value) for name, value in (each.split("=") for each in given.limit)}
+    # Whatever was started is ended then, and a bridge that is frozen goes on before.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     gc.disable()  # millions of records that stay: each full collection would keep consumers for seconds
     console, kept = Console(width=120), True
     for seed in given.seed:

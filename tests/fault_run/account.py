@@ -14,6 +14,9 @@ SEEK_SLACK_MS = 2_000
 CLOCK_SLACK_S = 1.5
 """What was due by a clock that was ahead may come so long after it was set right: it waited in a queue."""
 
+TAKEN_S = 0.3
+"""A message is looked at so long after it came at most: consumers' queues are short."""
+
 RETURNED = "acked and returned"
 UNEXPLAINED = "unexplained"
 
@@ -200,7 +203,10 @@ class Account:
 
     def _is_settled(self, received_at: float, acked_at: float, by: str) -> bool:
         began, ended = min(received_at, acked_at - SETTLED_S), acked_at + SETTLED_S
-        if self._history.crashed(acked_at, acked_at + KEPT_S) or self._was_elsewhere(by, began, ended):
+        if self._history.crashed(acked_at, acked_at + KEPT_S):
+            return False
+        # Who was connected when it came has acked it to whom it came from: what was before is no excuse.
+        if self._was_elsewhere(by, received_at - TAKEN_S, ended):
             return False
         return self._history.between(began, ended) is None
 

@@ -172,7 +172,7 @@ class Stage:
             for line in node.bridge.log().splitlines():
                 if "] owner of topic " in line and account.topic in line:
                     at = datetime.fromisoformat(line[:19]).timestamp() + shift
-                    found.append(Happened("taken over", at - 1.0, at + 1.0))
+                    found.append(Happened("taken over", at, at + 1.0))
         return found
 
     def backlog(self, account: Account) -> int:

@@ -23,7 +23,7 @@ SLOW = 0.03
 SLOWEST_S = 1.5
 QUEUE = 100
 """What a consumer has asked for and not taken: short, so that what comes is looked at when it comes."""
-LOOKED_EVERY_S = 0.02
+LOOKED_EVERY_S = 0.01
 
 
 def connect(url: str, **arguments: Any) -> Any:
