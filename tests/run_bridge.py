@@ -63,6 +63,13 @@ def run_child(
         for number in (1, 2):
             os.dup2(log.fileno(), number)
     structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.StackInfoRenderer(),
+            structlog.dev.set_exc_info,
+            structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S.%f", utc=False),
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -1,5 +1,6 @@
 """The faults, one after the other, and which a seed gives."""
 
+import contextlib
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ from tests.fault_run.wire import Way
 
 PAUSES_S = (1.0, 5.0)
 FROZEN_S = (1.0, 15.0)
+GHOSTS_S = 2.0
+"""So long after a freeze those who came meanwhile stay."""
 BROKER_FROZEN_S = (1.0, 5.0)
 CUT_S = (0.0, 4.0)
 HALF_CUT_S = (1.0, 8.0)
@@ -103,22 +106,29 @@ def _kill_broker(stage: Stage) -> None:
 
 
 def freeze_bridge(stage: Stage, chance: random.Random) -> str:
-    """Half the time some of its clients lose their connection, and get no other: they go where the next owner is."""
+    """Its consumers stay with it, but for those who lose their connection; others come to the bridge that succeeds it.
+
+    So what the next owner has delivered was acked when the former one goes on, which does not know of it.
+    """
     node, seconds, with_cut = stage.owner(chance), chance.uniform(*FROZEN_S), chance.random() < 0.5
+    topics, until = node.owned(), time.monotonic() + seconds
+    others = [each for each in stage.nodes if each is not node]
     stage.history.moment(f"freeze {node.name}")
-    node.frozen = True
-    node.bridge.freeze()
-    try:
+    with contextlib.ExitStack() as ends:
+        node.freeze()
+        ends.callback(node.thaw)
         if with_cut:
             node.from_clients.refuse(True)
             node.from_clients.cut(0.5, chance.randrange(1 << 30))
-        time.sleep(seconds)
-    finally:
+        succeeded = ends.enter_context(stage.guests(others[0], topics, until))
+        time.sleep(max(until - time.monotonic(), 0.0))
         stage.history.moment(f"thaw {node.name}")
-        node.bridge.thaw()
-        node.frozen = False
+        node.thaw()
         node.from_clients.heal()
-    return f"{node.name} {seconds:.1f} s{', half of its clients cut' if with_cut else ''}"
+        time.sleep(GHOSTS_S if succeeded else 0.0)
+        stage.history.moment("guests leave")
+    cut = ", half of its clients cut" if with_cut else ""
+    return f"{node.name} {seconds:.1f} s{cut}{', succeeded meanwhile' if succeeded else ''}"
 
 
 def freeze_broker(stage: Stage, chance: random.Random) -> str:

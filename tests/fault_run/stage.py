@@ -4,7 +4,7 @@ import contextlib
 import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +63,16 @@ class Node:
     def wires(self) -> tuple[Wire, Wire]:
         return self.to_broker, self.from_clients
 
+    def freeze(self) -> None:
+        self.frozen = True
+        self.bridge.freeze()
+
+    def thaw(self) -> None:
+        """May be called again."""
+        if self.frozen:
+            self.bridge.thaw()
+            self.frozen = False
+
     def owned(self) -> set[str]:
         """Topics."""
         if not self.bridge.running or self.frozen:
@@ -118,8 +128,7 @@ class Stage:
 
     @staticmethod
     def _end_bridge(node: Node) -> None:
-        if node.frozen:
-            node.bridge.thaw()
+        node.thaw()
         node.bridge.kill()
 
     # -- who is who
@@ -129,6 +138,20 @@ class Stage:
         topic = chance.choice(self.accounts).topic
         spare = chance.choice(self.nodes)
         return next((node for node in self.nodes if topic in node.owned()), spare)
+
+    @contextlib.contextmanager
+    def guests(self, node: Node, topics: set[str], until: float) -> Iterator[bool]:
+        """Once a bridge owns one of these topics: consumers that connect to it anew; whether it did in time (s)."""
+        while not (owned := node.owned() & topics) and time.monotonic() < until:
+            time.sleep(0.1)
+        with contextlib.ExitStack() as ends:
+            for account in self.accounts if owned else ():
+                if account.topic in owned:
+                    client = connect(node.from_clients.url, operation_timeout_seconds=10)
+                    ends.callback(client.close)
+                    name = f"guest-{len(self.history.away)}"
+                    ends.callback(Subscriber(client, name, account, self.history, len(name)).close)
+            yield bool(owned)
 
     def start_bridges(self) -> None:
         """Those that do not run; returns when all are ready."""
@@ -165,14 +188,16 @@ class Stage:
         return seen
 
     def takeovers(self, account: Account) -> list[Happened]:
-        """When a bridge became the owner of a topic, to the second."""
+        """When a bridge became the owner of a topic, or was it no more, as the logs say."""
         found = []
         shift = time.monotonic() - time.time()
         for node in self.nodes:
             for line in node.bridge.log().splitlines():
-                if "] owner of topic " in line and account.topic in line:
-                    at = datetime.fromisoformat(line[:19]).timestamp() + shift
-                    found.append(Happened("taken over", at, at + 1.0))
+                if account.topic in line and "owner of topic " in line:
+                    at = datetime.fromisoformat(line[:26]).timestamp() + shift
+                    # The former owner's consumers are sent on then; who comes to the next one later is not concerned.
+                    ends = "no longer" in line
+                    found.append(Happened("taken over", at, at + 1.0) if ends else Happened("taken over", at - 1.0, at))
         return found
 
     def backlog(self, account: Account) -> int:

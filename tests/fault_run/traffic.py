@@ -135,6 +135,8 @@ class Subscriber:
                 self._away.append(away)
 
     def close(self) -> None:
+        """What it has is in nobody's hands from now on."""
         self._over.set()
         for thread in self._threads:
             thread.join()
+        self._away.append(Happened("gone", time.monotonic()))

@@ -23,7 +23,7 @@ class Wire:
         self._loop = loop
         self._target = target
         self._server: asyncio.Server | None = None
-        self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._links: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], None] = {}  # in order
         self._passes = {way: asyncio.Event() for way in ("there", "back")}
         self._swallows: set[str] = set()
         self._refuses = False
@@ -38,9 +38,8 @@ class Wire:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        self._heal()
         self._cut(1.0, random.Random())
-        for task in self._tasks:
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
@@ -78,10 +77,9 @@ class Wire:
             passes.set()
 
     def _cut(self, share: float, chance: random.Random) -> None:
-        for link in sorted(self._links, key=id):
-            if chance.random() < share:
-                for writer in link:
-                    writer.transport.abort()
+        for link in chance.sample(list(self._links), round(share * len(self._links))):
+            for writer in link:
+                writer.transport.abort()
 
     def _soon(self, work: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(work)
@@ -101,7 +99,7 @@ class Wire:
         except OSError:
             writer.transport.abort()
             return
-        self._links.add((writer, there))
+        self._links[writer, there] = None
         ways = [
             asyncio.create_task(self._pump("there", reader, there)),
             asyncio.create_task(self._pump("back", there_reader, writer)),
@@ -109,7 +107,7 @@ class Wire:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._links.discard((writer, there))
+            self._links.pop((writer, there), None)
             for way in ways:
                 way.cancel()
             for end in (writer, there):
