@@ -100,3 +100,6 @@ def test_early_is_by_the_clock_that_was_most_ahead() -> None:
     assert len(clerk.account.early) == 1
     clerk.receive(99.0, at_ms=98_500)
     assert len(clerk.account.early) == 2
+    clerk.history.clocks.append((110.0, 120.0, -5_000))
+    clerk.receive(115.0, at_ms=99_500)
+    assert len(clerk.account.early) == 2, "late by a clock that was set back is not early by one that was not"

@@ -84,5 +84,5 @@ class History:
         return any(each.touches(began, ended) for each in self.away.get(consumer, ()))
 
     def ahead_ms(self, began: float, ended: float) -> int:
-        """By how much a bridge's clock was ahead at most."""
-        return max((ms for since, until, ms in self.clocks if since <= ended and until >= began), default=0)
+        """By how much a bridge's clock was ahead at most; where one was behind, the other one was right."""
+        return max([0, *(ms for since, until, ms in self.clocks if since <= ended and until >= began)])
