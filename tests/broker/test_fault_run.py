@@ -10,6 +10,7 @@ from tests.fault_run.faults import Fault
 from tests.fault_run.history import Happened, History, Move
 from tests.fault_run.report import show
 from tests.fault_run.run import run
+from tests.fault_run.traffic import Load
 
 SHORT = ("kill the owner", "half-cut the broker", "seek", "kill the broker", "unload", "step the clock", "cut clients")
 """Those that take a second or some; each of the others has tests of its own."""
@@ -17,8 +18,8 @@ SHORT = ("kill the owner", "half-cut the broker", "seek", "kill the broker", "un
 
 @pytest.mark.timeout(300)
 def test_a_few_faults_in_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    faults = [Fault(kind, seed, 2.0) for seed, kind in enumerate([*SHORT, "kill the other bridge"])]
-    outcome = run(tmp_path, 1, faults, 300, {}, Console(width=120))
+    faults = [Fault(kind, seed, 1.6) for seed, kind in enumerate([*SHORT, "kill the other bridge"])]
+    outcome = run(tmp_path, 1, faults, Load(300, most_delay_ms=6_000), {}, Console(width=120))
     show(outcome, Console(width=120))
     assert outcome.published > 3_000
     assert outcome.settled > 1_000, "little was there to accuse by"

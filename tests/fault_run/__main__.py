@@ -21,6 +21,7 @@ os.environ.setdefault("_JAVA_OPTIONS", "-XX:-UseZGC -XX:+UseSerialGC -XX:-Always
 from tests.fault_run.faults import FAULTS, drawn
 from tests.fault_run.report import show
 from tests.fault_run.run import run
+from tests.fault_run.traffic import Load
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as temporary:
             folder = (given.keep or Path(temporary)) / str(seed)
             folder.mkdir(parents=True, exist_ok=True)
-            outcome = run(folder, seed, faults, given.rate, limits, console)
+            outcome = run(folder, seed, faults, Load(given.rate), limits, console)
         show(outcome, console)
         kept = kept and outcome.kept
     return 0 if kept else 1

@@ -10,17 +10,17 @@ from rich.console import Console
 from tests.fault_run.faults import FAULTS, Fault
 from tests.fault_run.report import Outcome, reckon
 from tests.fault_run.stage import Stage
+from tests.fault_run.traffic import Load
 
 FLOWING_S = 5.0
 """Before the first fault, and after the last one."""
 PATIENCE_S = 300.0
-TOPICS = 3
 
 
-def run(folder: Path, seed: int, faults: list[Fault], rate: int, limits: dict[str, Any], console: Console) -> Outcome:
-    """`rate`: messages a second; `limits`: of the bridges, that differ."""
+def run(folder: Path, seed: int, faults: list[Fault], load: Load, limits: dict[str, Any], console: Console) -> Outcome:
+    """`limits`: of the bridges, that differ."""
     began = time.monotonic()
-    stage = Stage(folder, TOPICS, rate, seed, limits)
+    stage = Stage(folder, load, seed, limits)
     try:
         time.sleep(FLOWING_S)
         for number, fault in enumerate(faults, 1):

@@ -15,7 +15,7 @@ from tests.bridge_process import BridgeProcess
 from tests.clients import admin, backlog, rest_path, some_topic
 from tests.fault_run.account import Account
 from tests.fault_run.history import Happened, History
-from tests.fault_run.traffic import Publisher, Subscriber, connect
+from tests.fault_run.traffic import Load, Publisher, Subscriber, connect
 from tests.fault_run.wire import Network, Wire
 from tests.helpers import NotInTimeError, wait_until
 
@@ -92,16 +92,16 @@ class Node:
 class Stage:
     """Everything that runs; `close` ends it."""
 
-    def __init__(self, folder: Path, topics: int, rate: int, seed: int, limits: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, load: Load, seed: int, limits: dict[str, Any]) -> None:
         self.history = History()
         self._ends = contextlib.ExitStack()
         try:
-            self._start(folder, topics, rate, seed, LIMITS | limits)
+            self._start(folder, load, seed, LIMITS | limits)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, folder: Path, topics: int, rate: int, seed: int, limits: dict[str, Any]) -> None:
+    def _start(self, folder: Path, load: Load, seed: int, limits: dict[str, Any]) -> None:
         self.broker = self._ends.enter_context(EmbeddedPulsar(folder / "pulsar", config=BROKER, progress=False))
         self.network = Network()
         self._ends.callback(self.network.close)
@@ -110,7 +110,9 @@ class Stage:
         for number in range(2):
             self.nodes.append(Node(self.broker, self.network, folder, number, **others))
             self._ends.callback(self._end_bridge, self.nodes[-1])
-        self.accounts = [Account(some_topic(f"fault-run-{seed}-{number}"), self.history) for number in range(topics)]
+        self.accounts = [
+            Account(some_topic(f"fault-run-{seed}-{number}"), self.history) for number in range(load.topics)
+        ]
         urls = ",".join(node.from_clients.url.removeprefix("pulsar://") for node in self.nodes)
         self.subscribers: list[Subscriber] = []
         for number in range(CONSUMERS):
@@ -120,7 +122,7 @@ class Stage:
                 name, drawn = f"{at}-{number}", seed * 100 + at * CONSUMERS + number
                 self.subscribers.append(Subscriber(client, name, account, self.history, drawn))
                 self._ends.callback(self.subscribers[-1].close)
-        self.publisher = Publisher(self.broker.service_url, self.accounts, rate, seed)
+        self.publisher = Publisher(self.broker.service_url, self.accounts, load, seed)
         self._ends.callback(self.publisher.stop)
 
     def close(self) -> None:

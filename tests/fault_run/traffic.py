@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulsar
 
@@ -15,7 +15,6 @@ from tests.clients import shared
 from tests.fault_run.account import Account, Copy
 from tests.fault_run.history import Happened, History
 
-MOST_DELAY_MS = 20_000
 IMMEDIATE = 0.2
 """So large a share is not delayed."""
 ASKED_AGAIN = 0.004
@@ -26,6 +25,14 @@ QUEUE = 100
 LOOKED_EVERY_S = 0.01
 
 
+class Load(NamedTuple):
+    """`rate`: messages a second, of all topics together; delays are anything up to `most_delay_ms`."""
+
+    rate: int
+    topics: int = 3
+    most_delay_ms: int = 20_000
+
+
 def connect(url: str, **arguments: Any) -> Any:
     """Quiet: a run is full of connections that end. What comes of them is in the account."""
     return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull), **arguments)
@@ -34,10 +41,10 @@ def connect(url: str, **arguments: Any) -> Any:
 class Publisher:
     """All topics in turn, at the broker, at so many a second; what is not answered the client sends again."""
 
-    def __init__(self, url: str, accounts: list[Account], rate: int, seed: int) -> None:
+    def __init__(self, url: str, accounts: list[Account], load: Load, seed: int) -> None:
         self.failed = 0
         self._accounts = accounts
-        self._rate = rate
+        self._load = load
         self._chance = random.Random(seed)
         self._client = connect(url)
         # A batch comes again as a whole when one of its messages is asked for: none here, an entry is a message.
@@ -52,14 +59,14 @@ class Publisher:
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
         while not self._over.wait(0.005):
-            while sent < (time.monotonic() - began) * self._rate and not self._over.is_set():
+            while sent < (time.monotonic() - began) * self._load.rate and not self._over.is_set():
                 self._send(sent % len(self._accounts))
                 sent += 1
 
     def _send(self, topic: int) -> None:
         account, now = self._accounts[topic], now_ms()
         delayed = self._chance.random() >= IMMEDIATE
-        deliver_at = now + self._chance.randrange(1, MOST_DELAY_MS) if delayed else 0
+        deliver_at = now + self._chance.randrange(1, self._load.most_delay_ms) if delayed else 0
         number = account.publish(now, deliver_at)
         message = account.messages[number]
 
