@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.fault_run.account import RETURNED, UNEXPLAINED, Account
+from tests.fault_run.account import FORGOTTEN, RETURNED, UNEXPLAINED, Account
 from tests.fault_run.faults import Fault
 from tests.fault_run.history import Happened, History, Move
 from tests.fault_run.report import show
@@ -69,6 +69,17 @@ def test_a_killed_broker_may_forget_what_is_two_seconds_old() -> None:
     clerk = Clerk()
     clerk.history.crashes.append(103.1)
     assert clerk.cause() == RETURNED
+
+
+@pytest.mark.parametrize(("owner", "cause"), [("b", FORGOTTEN), ("a", RETURNED)])
+def test_acks_that_a_broker_cannot_store_are_known_to_who_noted_them(owner: str, cause: str) -> None:
+    clerk = Clerk()
+    clerk.account.owners = [(50.0, "a"), (105.0, owner)]
+    clerk.account.holes = [Happened("holes", 90.0, 106.0)]
+    assert clerk.cause() == cause
+    clerk = Clerk()
+    clerk.account.owners = [(50.0, "a"), (105.0, owner)]
+    assert clerk.cause() == RETURNED, "it had room for them"
 
 
 def test_a_seek_gives_again_what_was_published_since_and_it_is_owed() -> None:

@@ -19,6 +19,7 @@ TAKEN_S = 0.3
 
 RETURNED = "acked and returned"
 UNEXPLAINED = "unexplained"
+FORGOTTEN = "acks beyond those a broker stores, and another owner since"
 
 
 @dataclass(slots=True)
@@ -86,6 +87,10 @@ class Account:
         """The longest time in which nothing came, in s, and when it ended."""
         self.taken_over: list[Happened] = []
         """When a bridge became its owner, as the logs say in the end: bridges share topics, without a fault."""
+        self.owners: list[tuple[float, str]] = []
+        """Who became its owner, and when."""
+        self.holes: list[Happened] = []
+        """When its cursor had more holes than a broker stores."""
         self._history = history
         self._lock = threading.Lock()
         self._low = 0  # everything before was acked once
@@ -199,7 +204,16 @@ class Account:
             return "ack not stored by the killed broker yet"
         if not self._is_settled(again.received_at, again.acked_at, again.acked_by):
             return "acked near a fault"
+        if self._is_forgotten(again):
+            return FORGOTTEN
         return RETURNED
+
+    def _is_forgotten(self, again: Again) -> bool:
+        """The broker had more acks than it stores, and who noted them is not who dispatched then: decisions 24, 35."""
+        if not any(each.touches(again.acked_at, again.at) for each in self.holes):
+            return False
+        noted_by = [name for at, name in self.owners if at <= again.acked_at][-1:]
+        return any(again.acked_at < at <= again.at and [name] != noted_by for at, name in self.owners)
 
     def _is_settled(self, received_at: float, acked_at: float, by: str) -> bool:
         began, ended = min(received_at, acked_at - SETTLED_S), acked_at + SETTLED_S

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -19,6 +20,10 @@ from tests.fault_run.traffic import Load, Publisher, Subscriber, connect
 from tests.fault_run.wire import Network, Wire
 from tests.helpers import NotInTimeError, wait_until
 
+HOLES_STORED = 50_000
+"""What a cursor has more is gone with a broker's memory. Several times what is pending, as docs/operating.md says."""
+HOLES_NOTED = HOLES_STORED * 9 // 10
+HOLES_LOOKED_EVERY_S = 2.0
 BROKER = {
     # Who is silent is dropped after one or two of these, by default after 30 s: a frozen bridge is to be succeeded.
     "keepAliveIntervalSeconds": "6",
@@ -27,6 +32,7 @@ BROKER = {
     # What is sought again has to be there.
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
+    "managedLedgerMaxUnackedRangesToPersist": str(HOLES_STORED),
 }
 LIMITS = {"confirm_every_s": 1.0, "confirmed_s": 4.0}
 """Less than the broker's interval, see decision 39."""
@@ -122,8 +128,24 @@ class Stage:
                 name, drawn = f"{at}-{number}", seed * 100 + at * CONSUMERS + number
                 self.subscribers.append(Subscriber(client, name, account, self.history, drawn))
                 self._ends.callback(self.subscribers[-1].close)
+        self._over = threading.Event()
+        watch = threading.Thread(target=self._watch_holes, daemon=True)
+        watch.start()
+        self._ends.callback(watch.join)
+        self._ends.callback(self._over.set)
         self.publisher = Publisher(self.broker.service_url, self.accounts, load, seed)
         self._ends.callback(self.publisher.stop)
+
+    def _watch_holes(self) -> None:
+        while not self._over.wait(HOLES_LOOKED_EVERY_S):
+            for account in self.accounts:
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    stats = admin(self.broker, "GET", f"{rest_path(account.topic)}/stats")
+                    count, now = stats["subscriptions"]["s"]["nonContiguousDeletedMessagesRanges"], time.monotonic()
+                    if account.holes and account.holes[-1].ended == float("inf"):
+                        account.holes[-1].ended = now if count < HOLES_NOTED else float("inf")
+                    elif count >= HOLES_NOTED:
+                        account.holes.append(Happened("holes", now - HOLES_LOOKED_EVERY_S))
 
     def close(self) -> None:
         self._ends.close()
@@ -193,9 +215,8 @@ class Stage:
             wait_until(closed, timeout=patience_s, interval=0.5)
         return seen
 
-    def takeovers(self, account: Account) -> list[Happened]:
+    def note_owners(self, account: Account) -> None:
         """When a bridge became the owner of a topic, or was it no more, as the logs say."""
-        found = []
         shift = time.monotonic() - time.time()
         for node in self.nodes:
             for line in node.bridge.log().splitlines():
@@ -203,8 +224,10 @@ class Stage:
                     at = datetime.fromisoformat(line[:26]).timestamp() + shift
                     # The former owner's consumers are sent on then; who comes to the next one later is not concerned.
                     ends = "no longer" in line
-                    found.append(Happened("taken over", at, at + 1.0) if ends else Happened("taken over", at - 1.0, at))
-        return found
+                    account.taken_over.append(Happened("taken over", at - (not ends), at + ends))
+                    if not ends:
+                        account.owners.append((at, node.name))
+        account.owners.sort()
 
     def backlog(self, account: Account) -> int:
         """What the broker says is not acked, once that is nothing or after a while."""
