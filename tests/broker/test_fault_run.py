@@ -22,7 +22,7 @@ def test_a_few_faults_in_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
     outcome = run(tmp_path, 1, faults, Load(300, most_delay_ms=6_000), {}, Console(width=120))
     show(outcome, Console(width=120))
     assert outcome.published > 3_000
-    assert outcome.settled > 1_000, "little was there to accuse by"
+    assert outcome.settled > 500, "little was there to accuse by"
     assert outcome.kept, capsys.readouterr().out
 
 
