@@ -12,7 +12,7 @@ REPORTS := build/reports
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 CODE   := tracker bridge spark_jobs tests benchmarks tools deploy
 
-.PHONY: test-failed test-on differential simulate fuzz mutants help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators bench-clients crash rebuild-long race-long clients interleavings soak lowest installed-size proto lock clean
+.PHONY: test-failed test-on differential simulate fuzz mutants faults help demo test fast fast-tests coverage unit lint style types format bench bench-index bench-rebuild bench-operators bench-clients crash rebuild-long race-long clients interleavings soak lowest installed-size proto lock clean
 help:            ## show the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort
 
@@ -76,6 +76,9 @@ differential: $(STAMP) ## random histories, each on a broker and through the bri
 
 simulate: $(STAMP) ## whole bridges in virtual time, ten minutes and two dozen faults a seed: SEEDS=100 FIRST=1
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+faults: $(STAMP) ## a hundred random faults in a row under load, on a real Pulsar with two bridges: SEEDS=5 FIRST=1
+	$(BIN)/python -m tests.fault_run --faults 100 --seed $$(seq $(FIRST) $$(($(FIRST) + $(if $(filter file,$(origin SEEDS)),5,$(SEEDS)) - 1))) $(ARGS)
 
 test-on: $(STAMP) ## the broker's tests on another Pulsar, assembled from its published jars (needs Maven): PULSAR=4.2.4
 	$(BIN)/python -m tools.assemble_pulsar $(PULSAR) build/pulsar-$(PULSAR)

@@ -17,6 +17,7 @@ from bridge.protocol.names import TopicName
 from tests.described import assert_described
 from tests.helpers import wait_until
 from tests.run_bridge import run_child
+from tests.stepped_clock import VARIABLE, SteppedClock
 
 _STARTED_S = 30.0
 # Hundreds of bridges are started, and most of that would be imports: they are forked from a process that has them.
@@ -36,8 +37,19 @@ class Broker(Protocol):
 class BridgeProcess:
     """`start` may be called again after `kill` or `stop`: same ports, same data directory."""
 
-    def __init__(self, broker: Broker, folder: Path, limits: dict[str, Any] | None = None, **settings: Any) -> None:
-        """`limits`: limits to change, by name; `settings`: those of `bridge.config.Settings`."""
+    def __init__(
+        self,
+        broker: Broker,
+        folder: Path,
+        limits: dict[str, Any] | None = None,
+        *,
+        own_clock: bool = False,
+        **settings: Any,
+    ) -> None:
+        """`limits`: limits to change, by name; `settings`: those of `bridge.config.Settings`.
+
+        `own_clock`: it has a wall clock of its own, `clock`.
+        """
         self.data_dir = folder / "data"
         self.log_file = folder / "bridge.log"
         self.port = self.web_port = 0
@@ -54,6 +66,8 @@ class BridgeProcess:
         self._child: ForkServerProcess | None = None
         self._line: Connection[Any, Any] | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        self._clock_file = folder / "clock"
+        self.clock = SteppedClock(self._clock_file) if own_clock else None
 
     @property
     def service_url(self) -> str:
@@ -78,7 +92,8 @@ class BridgeProcess:
         settings = {**self._settings, "port": self.port, "web_port": self.web_port}
         self._line, theirs = _forks.Pipe()
         with theirs:
-            arguments = (settings, self._limits, dict(os.environ), self.log_file, theirs)
+            environment = dict(os.environ) | ({} if self.clock is None else {VARIABLE: str(self._clock_file)})
+            arguments = (settings, self._limits, environment, self.log_file, theirs)
             self._child = _forks.Process(target=run_child, args=arguments)
             self._child.start()
         self.port, self.web_port = self._listening()

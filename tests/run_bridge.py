@@ -22,6 +22,7 @@ import uvloop
 from bridge.app import Bridge
 from bridge.config import Settings
 from tests.changed_limits import changed
+from tests.stepped_clock import VARIABLE, SteppedClock
 from tracker.store.private_files import UMASK
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +63,16 @@ def run_child(
         for number in (1, 2):
             os.dup2(log.fileno(), number)
     structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.StackInfoRenderer(),
+            structlog.dev.set_exc_info,
+            structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S.%f", utc=False),
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    if clock := os.environ.get(VARIABLE):
+        SteppedClock(Path(clock)).install()
     uvloop.run(_serve(settings, limits, line))
