@@ -271,7 +271,7 @@ class TrackedTopic:
             await self._be_elected(ownership)
             self.passing.end()
             state = await context.admin.internal_stats(self.topic)
-            tenure = self.tenure = self._take_over(ownership, state)
+            tenure = self.tenure = await self._take_over(ownership, state)
             await tenure.start()
             self._note_owned(tenure)
             await tenure.run(self._closing)
@@ -291,7 +291,7 @@ class TrackedTopic:
         before = await self._line.stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        self._standby = Standby(self.topic, ownership.connection, self._context, self.kept.to_follow_with)
+        self._standby = Standby(self.topic, ownership.connection, self._context, self.kept)
         elected = beside(ownership.elected(self._context.admin, self._stand_by, before), resting)
         try:
             # It has ended before anything is asked of the topic as its owner: what it harvests is newer than an answer.
@@ -358,12 +358,13 @@ class TrackedTopic:
     def _note_owner(self, elected: Elected) -> None:
         self.owner, self.owner_web_url, self.owner_tls_url = elected.url, elected.web_url, elected.tls_url
 
-    def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
+    async def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
         if hidden is None:  # this bridge stands on it: an index is not dropped, or a view, for want of an answer
             reason = state.unreadable.get(HIDDEN_SUBSCRIPTION, "the broker does not list it")
             raise AdminError(f"cannot read the cursor of {HIDDEN_SUBSCRIPTION}: {reason}")
         book = CheckpointBook(hidden.properties, state.subscriptions, self._context.randbits)
+        await self.kept.look_for_snapshot(book.told_identity, state)
         index = self.kept.usable(book.told_identity, state)
         tenure = Tenure(
             ownership,
@@ -375,6 +376,7 @@ class TrackedTopic:
             self.presence,
             self.passing,
             self.unsubscribed,
+            self.kept.restore,
         )
         gone = [name for name in index.views() if name not in state.subscriptions]
         for name in gone:
