@@ -18,7 +18,7 @@ from tracker.position import Position
 from tracker.snapshots.contents import LOAD_PREFIX, Snapshot, ViewCopy, encode_views
 from tracker.snapshots.source import Begun, Ended, Pause, SnapshotSource
 
-GROUPS: Final = 24
+GROUPS: Final = 12
 """Of an index, about: who loads one leaves the thread that delivers alone for up to a second after each."""
 GROUP_PARTITIONS_MIN: Final = 64
 """Fewer are not worth a file."""

@@ -6,9 +6,8 @@ nearest due first, with rests in between. What came since the snapshot is left o
 
 import asyncio
 import os
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,12 +60,20 @@ async def find(share: SnapshotShare | None, topic: str, identity: int) -> Found 
 class Restore:
     """Of one snapshot into one index that has begun with it."""
 
-    def __init__(self, topic: str, index: TopicIndex, share: SnapshotShare, found: Found) -> None:
-        """Nothing is loaded yet."""
+    def __init__(
+        self,
+        topic: str,
+        index: TopicIndex,
+        share: SnapshotShare,
+        found: Found,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Nothing is loaded yet; `rest`: so many seconds, between steps that hold the thread."""
         self._topic = topic
         self._index = index
         self._share = share
         self._found = found
+        self._rest = rest
 
     async def run(self, on_loaded: Callable[[], None]) -> bool:
         """Load it; return whether the index has all of it. Whatever is in stays. Raises StoreError."""
@@ -80,7 +87,7 @@ class Restore:
             self._index.bulk.abandon(snapshot.load.id)
             return False
         finally:
-            shutil.rmtree(local, ignore_errors=True)
+            self._share.discard(local)
         log.info(
             "the index is loaded from a snapshot, only the rest is read",
             topic=self._topic,
@@ -93,8 +100,8 @@ class Restore:
 
     async def _load(self, local: Path, on_loaded: Callable[[], None]) -> None:
         snapshot, views, _ = self._found
-        snapshot.load.write(local)
-        loading = BulkLoad(self._index.bulk, local, os.sched_yield)
+        await self._share.read(lambda _: snapshot.load.write(local))
+        loading = await self._share.read(lambda _: BulkLoad(self._index.bulk, local, os.sched_yield))
         await self._fetch(snapshot.load.positions, local)
         await self._share.read(lambda _: loading.verify_positions())
         loading.load_positions()
@@ -102,7 +109,7 @@ class Restore:
             await self._fetch([group.partitions, *group.files], local)
             await self._share.read(lambda _, group=group: loading.verify(group))  # type: ignore[misc]
             for rest_s in loading.load_in_steps(number, group, time.perf_counter):
-                await asyncio.sleep(rest_s)
+                await self._rest(rest_s)
             on_loaded()
         self._index.restore.claim(snapshot, views)
         loading.finish()

@@ -5,6 +5,7 @@ nothing else: the event loop waits for them with a bound, and deliveries not at 
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -66,6 +67,11 @@ class SnapshotShare:
         """A new one for files on their way. Raises OSError."""
         self._local.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(dir=self._local))
+
+    def discard(self, folder: Path) -> None:
+        """Have a folder of `folder` removed soon."""
+        with contextlib.suppress(RuntimeError):  # closed: the next run does it
+            self._reading.submit(shutil.rmtree, folder, True)
 
     def new_name(self) -> str:
         """As no files begin."""

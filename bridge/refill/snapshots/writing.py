@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +138,7 @@ class SnapshotTaker:
             finish = partial(_finished, written, identity, made_at_ms, ended)
             return await self._share.write(finish)
         finally:
-            shutil.rmtree(local, ignore_errors=True)
+            self._share.discard(local)
 
     def _write(
         self, begun: Begun, pages: dict[int, PartitionPage], folder: SnapshotFolder, local: Path, pauses: Pauses
