@@ -22,6 +22,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.protocol.service_url import ServiceUrls
 from bridge.refill.rebuild_status import RebuildStatus
+from bridge.refill.snapshots.writing import SnapshotStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.kept_index import KeptIndex
@@ -35,6 +36,9 @@ from bridge.topics.tenure import EXPECTED, Failed, Tenure
 from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
+
+SNAPSHOTS_MISSED = 3
+"""Intervals without a snapshot that are worth a warning."""
 
 
 class TrackedTopic:
@@ -240,7 +244,23 @@ class TrackedTopic:
             if subscription.trouble is not None:
                 text = f"nothing is delivered, the cursor cannot be read: {subscription.trouble}"
                 waits.append(OperatorWarning(Severity.critical, "not-dispatched", text, name))
+        waits += self._snapshot_warnings()
         return waits + self.outlook.warnings(self.index, self._context.now_ms(), self.last_rebuild)
+
+    def _snapshot_warnings(self) -> list[OperatorWarning]:
+        status, share, now_ms = self.snapshot, self._context.snapshots, self._context.now_ms()
+        if status is None or share is None or status.age_ms(now_ms) <= SNAPSHOTS_MISSED * share.interval_ms:
+            return []
+        what = "there is no snapshot of the index" if status.made_at_ms is None else "the newest snapshot is old"
+        text = f"{what}, for {status.age_ms(now_ms) // 1000} s: {status.error or 'the index has not been whole since'}"
+        return [OperatorWarning(Severity.warning, "snapshot-old", text)]
+
+    @property
+    def snapshot(self) -> SnapshotStatus | None:
+        """The newest of the index; None where this bridge takes none."""
+        if self.tenure is None or self.tenure.snapshots is None:
+            return None
+        return self.tenure.snapshots.status
 
     @property
     def last_rebuild(self) -> RebuildStatus | None:
