@@ -1,8 +1,8 @@
 """What a snapshot is worth when an owner and its disk are lost: `python -m benchmarks.snapshots`.
 
 Starts a real Pulsar and bridges without standbys. One topic holds many pending messages, some of which come due all the
-while. The owner takes a snapshot, then more is published; the owner is killed (SIGKILL) and its disk wiped, and another
-bridge, which runs already, takes over with that snapshot. Then that one is killed too, and one takes over without, which
+while. The owner takes a snapshot, then more is published; the owner is killed (SIGKILL), its disk wiped, and another
+bridge, which runs already, takes over with that snapshot. Then that one is killed too, and one takes over without, that
 reads the topic itself (no Spark). Taken are the times from the kill to the first message that was pending before, and
 to the whole index.
 """
@@ -97,7 +97,7 @@ def past(due: dict[str, int]) -> list[str]:
 def run(broker: EmbeddedPulsar, folder: Path, pending: int, more: int) -> dict[str, Any]:
     shared, frozen = folder / "shared", folder / "an-hour-ago"
     usual: dict[str, Any] = {"members_topic": "off", "rebuild_from_entries": 0}
-    first = Node(broker, folder / "a", 0, snapshot_dir=shared, snapshot_interval_ms=20_000, **usual)
+    first = Node(broker, folder / "a", 0, snapshot_dir=shared, snapshot_interval_ms="20s", **usual)
     second = Node(broker, folder / "b", 0, snapshot_dir=frozen, **usual)
     third = Node(broker, folder / "c", 0, **usual)
     nodes = [first, second, third]
