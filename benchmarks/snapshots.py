@@ -108,7 +108,7 @@ def run(broker: EmbeddedPulsar, folder: Path, pending: int, more: int) -> dict[s
             traffic = Traffic(broker, 0)
             traffic.fill(pending)
             due = probes(broker)
-            until(lambda: (stats(first).get("snapshot") or {}).get("entries", 0) >= pending + PROBES, "a snapshot")
+            until(lambda: (stats(first).get("snapshot") or {}).get("entries", 0) >= pending + PROBES // 2, "a snapshot")
             told = stats(first)["snapshot"]
             shutil.copytree(shared, frozen)
             traffic.fill(more)
@@ -119,7 +119,9 @@ def run(broker: EmbeddedPulsar, folder: Path, pending: int, more: int) -> dict[s
             arrivals.close()
         second.start()
         arrivals_before.update(arrivals.counts)
+        print(f"snapshot: {told}", file=sys.stderr, flush=True)
         with_it = taken_over(first, folder / "a", second, [first, second], due, pending + more)
+        print(f"with: {with_it}", file=sys.stderr, flush=True)
         third.start()
         without = taken_over(second, folder / "b", third, [second, third], due, pending + more)
     finally:
