@@ -96,6 +96,7 @@ def past(due: dict[str, int]) -> list[str]:
 
 def run(broker: EmbeddedPulsar, folder: Path, pending: int, more: int) -> dict[str, Any]:
     shared, frozen = folder / "shared", folder / "an-hour-ago"
+    shared.mkdir()
     usual: dict[str, Any] = {"members_topic": "off", "rebuild_from_entries": 0}
     first = Node(broker, folder / "a", 0, snapshot_dir=shared, snapshot_interval_ms="20s", **usual)
     second = Node(broker, folder / "b", 0, snapshot_dir=frozen, **usual)

@@ -252,7 +252,7 @@ class TrackedTopic:
         if status is None or share is None or status.age_ms(now_ms) <= SNAPSHOTS_MISSED * share.interval_ms:
             return []
         what = "there is no snapshot of the index" if status.made_at_ms is None else "the newest snapshot is old"
-        text = f"{what}, for {status.age_ms(now_ms) // 1000} s: {status.error or 'the index has not been whole since'}"
+        text = f"{what}, for {status.age_ms(now_ms) // 1000} s: {status.error or 'none was written since'}"
         return [OperatorWarning(Severity.warning, "snapshot-old", text)]
 
     @property

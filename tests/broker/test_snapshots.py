@@ -31,6 +31,7 @@ def _last_snapshot(bridge: BridgeProcess) -> str:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
     return {"standby_count": 0, "snapshot_dir": str(folder), "snapshot_interval_ms": 1_000}
 
 

@@ -33,6 +33,8 @@ class Place:
 
     def __init__(self, folder: Path, shared: Path) -> None:
         folder.mkdir(exist_ok=True)
+        if not shared.is_file():
+            shared.mkdir(exist_ok=True)
         self.store = Store.open(folder / "data")
         self.index = TopicIndex(self.store, TOPIC, partition_width_ms=WIDTH_MS)
         self.share = SnapshotShare(shared, 3_600_000, folder / "on-the-way", system_randbits)

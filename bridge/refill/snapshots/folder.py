@@ -83,9 +83,12 @@ class SnapshotFolder:
     # -- writing
 
     def make(self) -> None:
-        """Have the folder there; nobody else may look into it. Raises OSError."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.mkdir(mode=0o700, exist_ok=True)
+        """Have the folder there; nobody else may look into it. Raises OSError.
+
+        The one that all share is not made: what is not mounted would be made on the local disk.
+        """
+        for folder in (self._of_name, self.path):
+            folder.mkdir(mode=0o700, exist_ok=True)
 
     def put(self, source: Path, pause: Callable[[], None]) -> None:
         """Move a file of this machine's here, on disk when it returns. Raises OSError, and what `pause` raises."""

@@ -58,6 +58,8 @@ class SnapshotShare:
         self.shared = shared
         self.interval_ms = interval_ms
         self._local = local
+        self.turn = asyncio.Lock()
+        """Held by the topic partition that writes one: what is begun is not to wait for a thread."""
         self._randbits = randbits
         shutil.rmtree(local, ignore_errors=True)
         self._writing = ThreadPoolExecutor(1, "snapshot-write")

@@ -27,6 +27,8 @@ PAGES_AT_ONCE = 256
 """Pages of partition counters copied before others get their turn: a millisecond."""
 LOOK_S = 1.0
 """Between two looks at whether a snapshot is due, and the index whole."""
+WAIT_MAX_S = 60.0
+"""Clocks are set."""
 AGAIN_MS = 60_000
 """After an attempt that came to nothing, at least: a fraction of the interval if that is less."""
 
@@ -74,7 +76,7 @@ class SnapshotTaker:
         """Until cancelled."""
         looked = False
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._wait_s())
             if self._index.identity == UNKNOWN:
                 continue  # nothing would tell it from a snapshot of another topic of this name
             if not looked:
@@ -92,6 +94,13 @@ class SnapshotTaker:
             if newest is not None:
                 self._note(newest, 0)
 
+    def _wait_s(self) -> float:
+        """Bridges may have thousands of topics: none looks often for nothing."""
+        if self._is_due() or self.status.made_at_ms is None:
+            return LOOK_S
+        left_ms = self.status.made_at_ms + self._share.interval_ms - self._now_ms()
+        return min(max(left_ms / 1000, LOOK_S), WAIT_MAX_S)
+
     def _is_due(self) -> bool:
         now_ms, interval_ms, made_ms = self._now_ms(), self._share.interval_ms, self.status.made_at_ms
         if 0 <= now_ms - self._tried_ms < min(AGAIN_MS, interval_ms):
@@ -100,7 +109,8 @@ class SnapshotTaker:
 
     async def _try(self) -> None:
         try:
-            snapshot, written = await self.take()
+            async with self._share.turn:
+                snapshot, written = await self.take()
         except (OSError, BulkError, StoreError, Abandoned) as error:
             reason = str(error) or "it was ended"
             if reason != self.status.error:
