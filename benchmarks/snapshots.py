@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--more", type=int, default=20_000, help="published between the snapshot and the kill")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    with EmbeddedPulsar(progress=False) as broker, tempfile.TemporaryDirectory() as folder:
+    with EmbeddedPulsar(progress=False, start_timeout=300.0) as broker, tempfile.TemporaryDirectory() as folder:
         found = run(broker, Path(folder), given.pending, given.more)
     table = Table(title=f"{given.pending:,} pending at the snapshot, {given.more:,} since")
     for column in ("takeover", "first due message", "whole index"):

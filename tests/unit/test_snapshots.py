@@ -164,6 +164,7 @@ def test_what_did_not_change_keeps_its_files(place: Callable[..., Place]) -> Non
     assert second.entries == 2_000
     third = here.take()
     assert {file.name for group in third.load.groups for file in group.files} == again
+    assert third.load.positions == second.load.positions != first.load.positions
 
 
 def test_what_nobody_names_is_removed_later(place: Callable[..., Place]) -> None:

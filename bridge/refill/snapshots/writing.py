@@ -165,7 +165,10 @@ class SnapshotTaker:
         writer = SnapshotWriter(self._index.source, begun, local, name, put, pauses)
         limits = group_limits(sum(page.size for page in pages.values()), sum(map(len, pages.values())))
         groups = writer.write_groups(kept, width_ms, limits)
-        positions = writer.write_positions()
+        if before is not None and (before.upto, kept.changed) == (begun.upto, []) and _has_positions(folder, before):
+            positions = before.load.positions
+        else:
+            positions = writer.write_positions()
         return _Written(name, load_of(self._topic, width_ms, begun.upto, positions, groups), writer, folder, local)
 
 
@@ -177,6 +180,10 @@ def _finished(written: _Written, identity: int, made_at_ms: int, ended: Ended, p
     with contextlib.suppress(OSError, BulkError):
         written.folder.prune(made_at_ms / 1000)
     return snapshot, written.writer.written
+
+
+def _has_positions(folder: SnapshotFolder, snapshot: Snapshot) -> bool:
+    return all(map(folder.has, snapshot.load.positions))
 
 
 def _before(folder: SnapshotFolder) -> Snapshot | None:
