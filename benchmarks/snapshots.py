@@ -73,8 +73,11 @@ def taken_over(
         whole = far + sum(due_ms > killed_ms + MARGIN_MS for due_ms in due.values())
         until(lambda: (other.row().get("entries") or 0) >= whole, "the whole index", other.row)
         whole_s = time.monotonic() - killed_s
-        until(lambda: set(past(due)) <= set(arrivals.counts) | arrivals_before, "what was due has come")
-        arrivals_before.update(arrivals.counts)
+        until(
+            lambda: set(past(due)) <= set(arrivals.counts) | arrivals_before,
+            "what was due has come",
+            lambda: sorted(set(past(due)) - set(arrivals.counts) - arrivals_before)[:10],
+        )
         return {
             "first_s": round(first_s, 2),
             "whole_s": round(whole_s, 2),
@@ -83,6 +86,7 @@ def taken_over(
         }
     finally:
         arrivals.close()
+        arrivals_before.update(arrivals.counts)  # what came until it was closed is acked
 
 
 arrivals_before: set[str] = set()
@@ -115,11 +119,10 @@ def run(broker: EmbeddedPulsar, folder: Path, pending: int, more: int) -> dict[s
             traffic.fill(more)
             traffic.close()
             until(lambda: (first.row().get("entries") or 0) >= pending + more, "all harvested")
-            arrivals_before.update(arrivals.counts)
         finally:
             arrivals.close()
+            arrivals_before.update(arrivals.counts)
         second.start()
-        arrivals_before.update(arrivals.counts)
         print(f"snapshot: {told}", file=sys.stderr, flush=True)
         with_it = taken_over(first, folder / "a", second, [first, second], due, pending + more)
         print(f"with: {with_it}", file=sys.stderr, flush=True)
