@@ -62,7 +62,10 @@ def taken_over(
     arrivals = Arrivals("pulsar://" + ",".join(f"127.0.0.1:{node.port}" for node in urls))
     try:
         until(lambda: len(arrivals.at_s) > 20, "messages come")
-        lateness_ms = owner.row().get("latenessP99Ms")
+        rows = owner.row(), other.row()
+        if rows[0].get("role") != "owner" or rows[1].get("role") == "owner" or rows[1].get("entries"):
+            raise SystemExit(f"the other one is not to have anything before the kill: {rows}")
+        lateness_ms = rows[0].get("latenessP99Ms")
         killed_s, killed_ms = time.monotonic(), time.time() * 1000
         owner.end(signal.SIGKILL)
         owner.wait()
