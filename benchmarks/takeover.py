@@ -43,7 +43,7 @@ WINDOW_S = 6.0
 class Node:
     """A bridge that is started, killed and stopped."""
 
-    def __init__(self, broker: EmbeddedPulsar, folder: Path, standbys: int) -> None:
+    def __init__(self, broker: EmbeddedPulsar, folder: Path, standbys: int, **settings: object) -> None:
         self.port, self.web_port = free_port(), free_port()
         self._command = [
             *(sys.executable, "-m", "bridge", "serve"),
@@ -52,6 +52,7 @@ class Node:
             *("--advertised-address", "127.0.0.1"),
         ]
         self._environment = {"DELAY_BRIDGE_LOG_LEVEL": "error", "DELAY_BRIDGE_STANDBY_COUNT": str(standbys)}
+        self._environment |= {f"DELAY_BRIDGE_{name.upper()}": str(value) for name, value in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

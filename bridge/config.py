@@ -195,6 +195,14 @@ class Settings(BaseSettings):
     rebuild_from_entries: int = Field(
         default=500_000, ge=0, description="entries from which on a gap is filled by a Spark job; 0: never"
     )
+    snapshot_dir: Path | None = Field(
+        default=None,
+        description="folder that all bridges of the cluster reach, for snapshots of the indexes: a bridge whose index "
+        "is lost begins with the newest one; by default there are none",
+    )
+    snapshot_interval_ms: DurationMs = Field(
+        default=3_600_000, ge=1_000, description="how often the owner of a topic partition takes a snapshot, e.g. 1h"
+    )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="where Spark jobs run: local[*], spark://…, yarn, k8s://…"
     )

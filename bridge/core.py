@@ -20,6 +20,7 @@ from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
 from bridge.net.tls_listener import TlsPort
 from bridge.net.trust import TrustedServers
+from bridge.refill.snapshots.share import SnapshotShare
 from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
@@ -61,6 +62,7 @@ class Core:
         self._pool = pool
         self._admin = admin
         backoff = Backoff(machine.randbits, limits.retry_backoff_s)
+        self._snapshots = _snapshot_share(settings, machine)
         syncing = SyncLoop(store, self.failures, backoff, limits.topics)
         context = BridgeContext(
             pool,
@@ -80,6 +82,7 @@ class Core:
             _peers(settings),
             tls_url,
             settings.standby_count,
+            self._snapshots,
         )
         self.topics = Topics(context, syncing)
         self.gateway = Gateway(
@@ -116,11 +119,20 @@ class Core:
         await self.gateway.stop_listening()
         await self.topics.close()
         await self.gateway.close()
+        if self._snapshots is not None:
+            self._snapshots.close()
 
 
 def _peers(settings: Settings) -> Peers:
     secret = settings.cluster_secret
     return Peers(None if secret is None else secret.get_secret_value(), settings.peer_urls.split())
+
+
+def _snapshot_share(settings: Settings, machine: Machine) -> SnapshotShare | None:
+    if settings.snapshot_dir is None:
+        return None
+    local = settings.data_dir / "snapshots"
+    return SnapshotShare(settings.snapshot_dir, settings.snapshot_interval_ms, local, machine.randbits)
 
 
 def _spark_settings(settings: Settings) -> SparkSettings:

@@ -46,6 +46,9 @@ class IndexCore:
         self.is_counting = False
         """Whether entries are in that are not counted yet: no time partition may be dropped then."""
 
+        self.refilled = 0
+        """Counts what came into the index, or was lost, other than at its end or by dropping."""
+
     def load_views(self) -> None:
         """Load the views, once the partition table is there."""
         self.views = ViewRecords(self.store, self.keys, self.table, self.limits.late_keys_max)
@@ -105,6 +108,7 @@ class IndexCore:
 
     def partition_vanished(self, known: PartitionCounters) -> None:
         """Forget a partition that was taken out of the table."""
+        self.refilled += 1
         self.window.remove_range(known.first_key, known.end_key)
         self.due.invalidate()
         self.hold_counters()
@@ -117,10 +121,12 @@ class IndexCore:
         on_recovered, self.families.main.on_recovered = self.families.main.on_recovered, None
         self.families.switched()
         self.families.main.on_recovered = on_recovered
+        self.refilled += 1
         self.recount_views()
 
     def entries_appeared(self, start: bytes, end: bytes) -> None:
         """Look again at a key range in which entries were stored past `add`."""
+        self.refilled += 1
         if start < self.window.high and self.window.low < end:
             self.window.cut_at(start)
         self.due.invalidate()

@@ -21,6 +21,8 @@ from tracker.partitions.lifecycle import PartitionState, state_of
 from tracker.partitions.positions import PlacedEntry, encode_records
 from tracker.position import Position
 from tracker.search import Search, Standing
+from tracker.snapshots.restore import SnapshotRestore
+from tracker.snapshots.source import SnapshotSource
 from tracker.store.store import Store
 from tracker.views.view import SubscriptionView
 
@@ -86,6 +88,7 @@ class TopicIndex:
         core.load_views()
         self._views = core.views
         self.damage = Damage(core)
+        self.source, self.restore = SnapshotSource(core, self.damage), SnapshotRestore(core, self.damage)
         self.reader.on_damage = self.damage.quarantine
         self.families.main.on_recovered = self._reload
         if store.lost_writes(topic, self.families.second):
@@ -221,6 +224,7 @@ class TopicIndex:
             if (new.ledger, new.entry) <= harvested and key not in fresh and not self.reader.contains(key):
                 fresh[key] = new
         if fresh:
+            self._core.refilled += 1
             self._insert(list(fresh.values()), harvested)
         return len(fresh)
 
@@ -348,6 +352,7 @@ class TopicIndex:
 
     def _reload(self) -> None:
         """After the store was opened anew: know what is on disk, be it less or more than what was written last."""
+        self._core.refilled += 1
         self.damage.load()  # a range that was left out may be there although the write failed
         record = self._core.stored_record()
         if record is None or record == self._core.record:

@@ -205,12 +205,23 @@ class TopicRow(TopicSummary):
     warnings: Annotated[int, says("how many")]
 
 
+class Snapshot(TypedDict):
+    """The newest snapshot of an index, in the folder that all bridges reach."""
+
+    madeAt: Annotated[Time | None, says("epoch milliseconds; null while there is none")]
+    entries: Annotated[int, says("entries in it; acked ones that are yet to be left out count too")]
+    size: Bytes
+    written: Annotated[int, says("bytes of it that the one before did not have")]
+    error: Annotated[str | None, says("why the last attempt came to nothing; null when it did not")]
+
+
 class Stats(TopicSummary):
     """A tracked topic partition with its subscriptions."""
 
     timePartitions: int | None
     latestDeliverAt: Time | None
     damagedPartitions: Annotated[int | None, says("time partitions that are read again from the broker")]
+    snapshot: Annotated[Snapshot | None, says("null where this bridge takes none")]
     warnings: list[OperatorWarning]
     subscriptions: dict[str, Subscription]
 

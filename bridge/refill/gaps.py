@@ -23,6 +23,7 @@ from bridge.protocol.entries import StoredEntry
 from bridge.refill.audit import Audit
 from bridge.refill.comparison import Comparison, TopicSide, fingerprints_of
 from bridge.refill.rebuild_status import Proof, RebuildStatus
+from bridge.refill.snapshots.restoring import Restore
 from bridge.refill.spark_job import JobError
 from bridge.refill.spark_rebuild import SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
@@ -100,6 +101,15 @@ class GapFiller:
         """
         async with self._one_at_a_time:
             await self._fill(status, engine, audit if self._index.entries else None)
+        self._on_filled()
+
+    async def begin_with(self, restore: Restore) -> None:
+        """Have the index hold what a snapshot has, before anybody looks for what is missing."""
+        async with self._one_at_a_time:
+            try:
+                await restore.run(self._on_filled)
+            except StoreError as error:
+                self._on_failed(error)
         self._on_filled()
 
     async def heal(self) -> None:

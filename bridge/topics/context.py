@@ -12,6 +12,7 @@ from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.limits import Limits
 from bridge.net.backoff import Backoff
 from bridge.net.failures import Failures
+from bridge.refill.snapshots.share import SnapshotShare
 from bridge.refill.spark_job import SparkSettings
 from tracker import Position, Store
 
@@ -55,6 +56,8 @@ class BridgeContext(NamedTuple):
     """Where it serves clients with TLS; None where it does not."""
     standby_count: int = 1
     """So many bridges beside the owner are ready to take a topic partition over."""
+    snapshots: SnapshotShare | None = None
+    """Where snapshots of indexes are; None where there are none."""
 
     def backoff(self) -> Backoff:
         """The pauses of one thing that is tried until it works."""

@@ -23,6 +23,8 @@ from bridge.operate.steering import Steering
 from bridge.refill.gaps import GapFiller
 from bridge.refill.rebuild_status import RebuildStatus
 from bridge.refill.rebuilds import Rebuilds
+from bridge.refill.snapshots.restoring import Restore
+from bridge.refill.snapshots.writing import SnapshotTaker
 from bridge.refill.spark_rebuild import SparkRebuild
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
@@ -62,8 +64,12 @@ class Tenure:
         passing: PassThrough,
         policies: KnownPolicies,
         on_gone: Callable[[str], None],
+        restore: Restore | None = None,
     ) -> None:
-        """`index` must know a harvested position; `on_gone`: the broker does not have a subscription any more."""
+        """`index` must know a harvested position; `on_gone`: the broker does not have a subscription any more.
+
+        `restore`: what the index begins with.
+        """
         topic, connection = ownership.topic, ownership.connection
         assert index.harvested_position is not None
         intake = self._intake = context.limits.intake
@@ -84,6 +90,7 @@ class Tenure:
         self._outlook = outlook
         self._presence = presence
         self._on_gone = on_gone
+        self._restore = restore
         self._work = Tasks(self.fail)
         self._chores = Tasks(self.fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -122,6 +129,10 @@ class Tenure:
             self.spawn,
             context.limits.refill,
         )
+        self.snapshots: SnapshotTaker | None = None
+        """Of this index; None where no snapshots are taken."""
+        if context.snapshots is not None:
+            self.snapshots = SnapshotTaker(topic, index, context.snapshots, context.now_ms)
         self.transactions = Transactions(topic, context.admin, subscriptions, context.limits.dispatch)
         self._policies = PolicyWatch(topic, context, subscriptions, policies)
         self._loader = CursorLoader(
@@ -166,6 +177,8 @@ class Tenure:
     async def start(self) -> None:
         """Begin to read the topic. Raises BrokerError."""
         self.durability.ask_for_sync()
+        if self._restore is not None:  # before any cursor is read, and something found missing
+            self.spawn(self._gaps.begin_with(self._restore))
         await self.harvester.start(self.ownership.connection)
 
     async def run(self, closing: asyncio.Event) -> None:
@@ -184,6 +197,8 @@ class Tenure:
         for chore in chores:
             self._chores.spawn(chore())
         self._chores.spawn(self.transactions.run())
+        if self.snapshots is not None:
+            self._chores.spawn(self.snapshots.run())
         lost = self.ownership.lost
         ends: tuple[asyncio.Future[Any], ...] = (stopped, lost, self._over)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

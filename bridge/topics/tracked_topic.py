@@ -22,6 +22,7 @@ from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.protocol.pulsar_pb2 import ServerError
 from bridge.protocol.service_url import ServiceUrls
 from bridge.refill.rebuild_status import RebuildStatus
+from bridge.refill.snapshots.writing import SnapshotStatus
 from bridge.topics.checkpoints import CheckpointBook
 from bridge.topics.context import BridgeContext
 from bridge.topics.kept_index import KeptIndex
@@ -36,6 +37,9 @@ from bridge.topics.tenure import EXPECTED, Failed, Tenure
 from tracker import Position, StoreError, TopicIndex
 
 log = structlog.get_logger(__name__)
+
+SNAPSHOTS_MISSED = 3
+"""Intervals without a snapshot that are worth a warning."""
 
 
 class TrackedTopic:
@@ -242,7 +246,23 @@ class TrackedTopic:
             if subscription.trouble is not None:
                 text = f"nothing is delivered, the cursor cannot be read: {subscription.trouble}"
                 waits.append(OperatorWarning(Severity.critical, "not-dispatched", text, name))
+        waits += self._snapshot_warnings()
         return waits + self.outlook.warnings(self.index, self._context.now_ms(), self.last_rebuild)
+
+    def _snapshot_warnings(self) -> list[OperatorWarning]:
+        status, share, now_ms = self.snapshot, self._context.snapshots, self._context.now_ms()
+        if status is None or share is None or status.age_ms(now_ms) <= SNAPSHOTS_MISSED * share.interval_ms:
+            return []
+        what = "there is no snapshot of the index" if status.made_at_ms is None else "the newest snapshot is old"
+        text = f"{what}, for {status.age_ms(now_ms) // 1000} s: {status.error or 'none was written since'}"
+        return [OperatorWarning(Severity.warning, "snapshot-old", text)]
+
+    @property
+    def snapshot(self) -> SnapshotStatus | None:
+        """The newest of the index; None where this bridge takes none."""
+        if self.tenure is None or self.tenure.snapshots is None:
+            return None
+        return self.tenure.snapshots.status
 
     @property
     def last_rebuild(self) -> RebuildStatus | None:
@@ -273,7 +293,7 @@ class TrackedTopic:
             await self._be_elected(ownership)
             self.passing.end()
             state = await context.admin.internal_stats(self.topic)
-            tenure = self.tenure = self._take_over(ownership, state)
+            tenure = self.tenure = await self._take_over(ownership, state)
             await tenure.start()
             self._note_owned(tenure)
             await tenure.run(self._closing)
@@ -293,9 +313,7 @@ class TrackedTopic:
         before = await self._line.stand(ownership, self._context.admin)
         self.role = "standby"
         resting = self.presence.let_go_when(lambda: not self.has_consumers, self._give_up)
-        self._standby = Standby(
-            self.topic, ownership.connection, self._context, self.kept.to_follow_with, self._policies
-        )
+        self._standby = Standby(self.topic, ownership.connection, self._context, self.kept, self._policies)
         elected = beside(ownership.elected(self._context.admin, self._stand_by, before), resting)
         try:
             # It has ended before anything is asked of the topic as its owner: what it harvests is newer than an answer.
@@ -362,12 +380,13 @@ class TrackedTopic:
     def _note_owner(self, elected: Elected) -> None:
         self.owner, self.owner_web_url, self.owner_tls_url = elected.url, elected.web_url, elected.tls_url
 
-    def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
+    async def _take_over(self, ownership: Ownership, state: LedgerState) -> Tenure:
         hidden = state.cursors.get(HIDDEN_SUBSCRIPTION)
         if hidden is None:  # this bridge stands on it: an index is not dropped, or a view, for want of an answer
             reason = state.unreadable.get(HIDDEN_SUBSCRIPTION, "the broker does not list it")
             raise AdminError(f"cannot read the cursor of {HIDDEN_SUBSCRIPTION}: {reason}")
         book = CheckpointBook(hidden.properties, state.subscriptions, self._context.randbits)
+        await self.kept.look_for_snapshot(book.told_identity, state)
         index = self.kept.usable(book.told_identity, state)
         tenure = Tenure(
             ownership,
@@ -380,6 +399,7 @@ class TrackedTopic:
             self.passing,
             self._policies,
             self.unsubscribed,
+            self.kept.restore,
         )
         gone = [name for name in index.views() if name not in state.subscriptions]
         for name in gone:

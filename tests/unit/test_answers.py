@@ -21,6 +21,7 @@ from bridge.protocol.pulsar_pb2 import MessageMetadata
 from bridge.refill.audit import AuditStatus
 from bridge.refill.comparison import ComparisonResult
 from bridge.refill.rebuild_status import Proof, RebuildStatus
+from bridge.refill.snapshots.writing import SnapshotStatus
 from bridge.web.request.parameters import ROOT
 from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import topic_rows
@@ -81,6 +82,7 @@ def topic(index: TopicIndex | None, **changes: Any) -> Any:
         "is_known": True,
         "index": index,
         "subscriptions": {} if index is None else {"connected": subscription},
+        "snapshot": None if index is None else SnapshotStatus(NOW - 5_000, 4, 1_000, 10),
         "last_rebuild": None if index is None else rebuild(),
         "warnings": lambda: [OperatorWarning(Severity.critical, "storm", "trouble", "connected")],
         "tenure": None if index is None else SimpleNamespace(books=SimpleNamespace(latest=dict(BOOKS))),

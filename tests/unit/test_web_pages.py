@@ -121,6 +121,7 @@ STATS: answers.Stats = {
     "timePartitions": 12,
     "latestDeliverAt": NOW + 86_400_000,
     "damagedPartitions": 0,
+    "snapshot": {"madeAt": NOW - 60_000, "entries": 12, "size": 4_096, "written": 0, "error": None},
     "warnings": [],
     "subscriptions": {"s": SUBSCRIPTION},
 }

@@ -279,11 +279,15 @@ class BulkRecords:
         self.core.table.loading = self._is_under_way()
         self.core.recount_views()
 
+    def unfinished(self) -> set[str]:
+        """Return the ids of the loads that were begun and not finished."""
+        keys = [key for key, _ in self._store.records(self._keys.bulks) if not key.endswith(_NUMBER.pack(_ALL))]
+        return {key[len(self._keys.bulks) : -_NUMBER.size].decode() for key in keys}
+
     def abandon_unfinished(self) -> None:
         """Give up every load that was begun and not finished: its files are gone, or no longer wanted."""
-        keys = [key for key, _ in self._store.records(self._keys.bulks) if not key.endswith(_NUMBER.pack(_ALL))]
-        for load in {key[len(self._keys.bulks) : -_NUMBER.size] for key in keys}:
-            self.abandon(load.decode())
+        for load in self.unfinished():
+            self.abandon(load)
 
     def _refuse_overlap(self, counters: BulkCounters) -> None:
         table = self.core.table

@@ -26,6 +26,8 @@ from tracker.store.families import EntryFamilies
 
 _KEY = struct.Struct(">BQQQ")
 RECORD_KEY_LENGTH = _KEY.size
+BLOCK_KEY_LENGTH = RECORD_KEY_LENGTH - 8
+"""Of the part of a key that all records of a block have in common."""
 _MARK = 0x80
 BLOCK_SHIFT = 9
 BLOCK_ENTRIES = 1 << BLOCK_SHIFT
@@ -80,6 +82,12 @@ def positions_of(key: bytes) -> tuple[Position, Position]:
 def records_below(position: Position) -> tuple[bytes, bytes]:
     """Return the key range [start, end) of the records wholly below a position."""
     end = _KEY.pack(_MARK, max(position.ledger, 0), max(position.entry, 0) >> BLOCK_SHIFT, 0)
+    return _KEY.pack(_MARK, 0, 0, 0), end
+
+
+def records_upto(position: Position) -> tuple[bytes, bytes]:
+    """Return the key range [start, end) of the records that may speak of a position or those below it."""
+    end = _KEY.pack(_MARK, max(position.ledger, 0), (max(position.entry, 0) >> BLOCK_SHIFT) + 1, 0)
     return _KEY.pack(_MARK, 0, 0, 0), end
 
 

@@ -132,6 +132,12 @@ class AckSet:
                 self._dirty.add(upper.ledger)
         self._prune()
 
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the (ledger, bitmap) records that `load` reads, in order."""
+        for ledger in sorted(self._ledgers):
+            if (record := self._record(ledger)) is not None:
+                yield ledger, record
+
     def take_dirty(self) -> list[tuple[int, bytes | None]]:
         """Return (ledger, record) of each ledger changed since the last call; None where the record is to go."""
         records = [(ledger, self._record(ledger)) for ledger in sorted(self._dirty)]

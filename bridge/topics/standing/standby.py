@@ -7,7 +7,6 @@ broker anything: harvested position and checkpoints are the owner's.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import structlog
 
@@ -22,8 +21,10 @@ from bridge.net.backoff import Backoff
 from bridge.net.tasks import Tasks
 from bridge.protocol.names import HIDDEN_SUBSCRIPTION
 from bridge.refill.gaps import GapFiller
+from bridge.refill.snapshots.restoring import Restore
 from bridge.refill.spark_rebuild import SparkRebuild
 from bridge.topics.context import BridgeContext
+from bridge.topics.kept_index import KeptIndex
 from bridge.topics.known_policies import KnownPolicies
 from bridge.topics.pass_through import is_refusal
 from bridge.topics.transactions import acks_of
@@ -43,18 +44,15 @@ class Standby:
         topic: str,
         connection: BrokerConnection,
         context: BridgeContext,
-        usable_index: Callable[[LedgerState], TopicIndex],
+        kept: KeptIndex,
         policies: KnownPolicies,
     ) -> None:
-        """`usable_index`: the one to harvest into, as a topic in this state wants it; raises StoreError.
-
-        `policies`: kept for the time as owner.
-        """
+        """`kept`: has the index to harvest into; `policies`: kept for the time as owner."""
         self._policies = policies
         self._topic = topic
         self._connection = connection
         self._context = context
-        self._usable_index = usable_index
+        self._kept = kept
         self._pauses = Backoff(context.randbits, (context.limits.topics.standby_check_s,))
         self._wanted = asyncio.Event()
         self._ready: _Ready | None = None
@@ -98,9 +96,12 @@ class Standby:
             await self._until_named(state)
             return
         self._empty_at = None
-        index = self._usable_index(state)
+        await self._kept.look_for_snapshot(identity, state)
+        index = self._kept.to_follow_with(state)
         index.identify(identity)
         ready = self._ready = _Ready(self._topic, self._connection, self._context, index, identity, self._policies)
+        if self._kept.restore is not None:
+            ready.begin_with(self._kept.restore)
         try:
             await ready.run(state)
             backoff.reset()
@@ -142,6 +143,7 @@ class _Ready:
         self._tasks = Tasks(self.fail)
         self._filling: dict[str, asyncio.Task[None]] = {}
         self._healing: asyncio.Task[None] | None = None
+        self._restoring: asyncio.Task[None] | None = None
         self._followed = False  # the cursors, once at least
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         harvested = index.harvested_position
@@ -170,6 +172,10 @@ class _Ready:
             limits.refill,
         )
 
+    def begin_with(self, restore: Restore) -> None:
+        """Load a snapshot first."""
+        self._restoring = self._tasks.spawn(self._gaps.begin_with(restore))
+
     async def run(self, state: LedgerState) -> None:
         """Until something ends it, which is raised."""
         pauses = Backoff(self._context.randbits, (self._context.limits.topics.standby_follow_s,))
@@ -197,7 +203,8 @@ class _Ready:
     @property
     def position(self) -> Position | None:
         """See `Standby.position`."""
-        lacks = self._index.damage.is_any or not all(view.covered for view in self._index.views().values())
+        loading = self._restoring is not None and not self._restoring.done()
+        lacks = loading or self._index.damage.is_any or not all(view.covered for view in self._index.views().values())
         return None if lacks or not self._followed else self._harvester.position
 
     async def end(self) -> None:

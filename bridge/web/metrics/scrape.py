@@ -63,6 +63,8 @@ FAMILIES = (
     Family("rebuild_progress_ratio", "gauge", "Share of the entries that a rebuild has read; 1 at its end.", TOPIC),
     Family("rebuild_seconds", "gauge", "How long the last rebuild took, or has taken so far.", TOPIC),
     Family("rebuild_failed", "gauge", "1 when the last rebuild failed.", TOPIC),
+    Family("snapshot_age_seconds", "gauge", "How old the newest snapshot is, or how long there has been none.", TOPIC),
+    Family("snapshot_bytes", "gauge", "Bytes of the newest snapshot's files.", TOPIC),
     Family("pending_entries", "gauge", "Delayed entries a subscription has not acked.", SUBSCRIPTION),
     Family(
         "due_within_entries",
@@ -168,6 +170,9 @@ def _topic_samples(told: Exposition, topic: TrackedTopic, cluster: str) -> None:
         _subscription_samples(told, topic, index, labels)
     if topic.role == "owner" and topic.outlook.harvest_lag is not None:
         told.add("harvest_lag_entries", labels, topic.outlook.harvest_lag)
+    if topic.snapshot is not None:
+        told.add("snapshot_age_seconds", labels, topic.snapshot.age_ms(wall_clock_ms()) / 1000)
+        told.add("snapshot_bytes", labels, topic.snapshot.bytes)
     _rebuild_samples(told, topic, labels)
 
 

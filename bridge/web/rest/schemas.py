@@ -21,6 +21,7 @@ ANSWERS: dict[str, Any] = {
     "Owned": answers.Owned,
     "Drain": answers.Drain,
     "Stats": answers.Stats,
+    "Snapshot": answers.Snapshot,
     "Ready": answers.Ready,
     "Partitions": answers.Partitions,
     "Chart": answers.Chart,

@@ -10,6 +10,7 @@ from bridge.dispatch.dispatcher import Again, ConsumerState
 from bridge.dispatch.subscription_stats import Cause, Lateness, SubscriptionStats
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.single_active import Sharing, SingleActive
+from bridge.refill.snapshots.writing import SnapshotStatus
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.request.shown import index_shown, subscriptions_shown
 from bridge.web.rest.answering import Written
@@ -62,7 +63,18 @@ def topic_stats(topic: TrackedTopic) -> answers.Stats:
         "timePartitions": None if index is None else len(index.table),
         "latestDeliverAt": None if index is None else index.latest_ms(),
         "damagedPartitions": None if index is None else len(index.damage.ranges),
+        "snapshot": None if topic.snapshot is None else _snapshot(topic.snapshot),
         "subscriptions": {name: _subscription(topic, name, views.get(name), index) for name in names},
+    }
+
+
+def _snapshot(status: SnapshotStatus) -> answers.Snapshot:
+    return {
+        "madeAt": status.made_at_ms,
+        "entries": status.entries,
+        "size": status.bytes,
+        "written": status.written,
+        "error": status.error,
     }
 
 

@@ -1,0 +1,1 @@
+"""Snapshots of indexes in a folder that all bridges of a cluster reach."""

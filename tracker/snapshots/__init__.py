@@ -1,0 +1,1 @@
+"""What an index holds, written for another one to begin with."""
