@@ -312,6 +312,8 @@ class RefillLimits:
 
     backfill_slice: int = 500
     """Entries in one write batch, as `IntakeLimits.harvest_slice`."""
+    heal_piece: int = 20_000
+    """Of what was left out so many entries are read before that is noted."""
     gap_retry_s: float = 5.0
     """Before a gap that was not filled is filled: between half and all of it."""
     rebuilds_kept: int = 20

@@ -15,7 +15,7 @@ import structlog
 from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.fetch import read_range
+from bridge.broker.fetch import read_until
 from bridge.intake.harvester import new_entries
 from bridge.limits import RefillLimits
 from bridge.net.backoff import Backoff
@@ -28,6 +28,7 @@ from bridge.refill.spark_job import JobError
 from bridge.refill.spark_rebuild import SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
 from tracker.audit import Scope, add_up
+from tracker.care.damage import DamagedRange
 
 log = structlog.get_logger(__name__)
 
@@ -115,21 +116,37 @@ class GapFiller:
     async def heal(self) -> None:
         """Read what was left out, and again what the index has found damaged, until nothing is missing."""
         async with self._one_at_a_time:
+            told = None
             while ranges := self._index.damage.missing:
-                # Every time partition spans nearly all positions: one pass fills them all.
-                after = min(known.lowest for known in ranges)
-                to = max(known.highest for known in ranges)
-                # Where little is known of what is missing, the range may reach beyond the last entry.
-                to = min(to, self._index.harvested_position or to)
-                self._tell(after, to)
-                filled = await self._read(Position(after.ledger, after.entry - 1), to)
+                # Every time partition spans nearly all positions: one pass fills them all. What was left out is filled
+                # piece by piece: a bridge that is owner for a short time brings the next one further.
                 damaged = bool(self._index.damage.ranges)
-                if filled and ranges == self._index.damage.missing and self._note(self._index.damage.healed):
-                    what = "what was damaged in the index is there again" if damaged else "what was left out is read"
-                    log.info(what, topic=self._topic)
-                else:
+                some = ranges if damaged else ranges[:1]
+                lowest = min(known.lowest for known in some)
+                highest = max(known.highest for known in some)
+                if told != highest:
+                    self._tell(lowest, highest)
+                    told = highest
+                # Where little is known of what is missing, the range may reach beyond the last entry.
+                to = min(highest, self._index.harvested_position or highest)
+                most = None if damaged else self._limits.heal_piece
+                reached = await self._read_some(Position(lowest.ledger, lowest.entry - 1), to, most)
+                if reached is None or not self._note_healed(ranges, lowest, highest if reached >= to else reached):
                     await asyncio.sleep(self._backoff.next_s())
         self._on_filled()
+
+    def _note_healed(self, ranges: list[DamagedRange], lowest: Position, upto: Position) -> bool:
+        """What was missing, as of `ranges`, from one position up to another is there; False where it may not be."""
+        damage = self._index.damage
+        damaged = bool(damage.ranges)
+        all_of_it = all(lowest <= known.lowest and known.highest <= upto for known in ranges)
+        if not all_of_it or ranges != damage.missing:
+            return not damaged and self._note(lambda: damage.left_out_filled(lowest, upto))
+        if not self._note(damage.healed):
+            return False
+        what = "what was damaged in the index is there again" if damaged else "what was left out is read"
+        log.info(what, topic=self._topic)
+        return True
 
     def _tell(self, lowest: Position, highest: Position) -> None:
         places = {"topic": self._topic, "lowest": str(lowest), "highest": str(highest)}
@@ -249,17 +266,37 @@ class GapFiller:
         on_read: Callable[[list[StoredEntry]], None] = lambda _: None,
     ) -> bool:
         """Store what is delayed in (after, to]; returns whether all of it is stored."""
+        return await self._read_some(after, to, None, status, on_read) is not None
+
+    async def _read_some(
+        self,
+        after: Position,
+        to: Position,
+        most: int | None,
+        status: RebuildStatus | None = None,
+        on_read: Callable[[list[StoredEntry]], None] = lambda _: None,
+    ) -> Position | None:
+        """The same of about `most` entries, None for all; returns up to where all is stored, None if it is not."""
         self._void = False
+        count, reached = 0, to
 
         def store(entries: list[StoredEntry]) -> None:
+            nonlocal count
+            count += len(entries)
             on_read(entries)
             indexed = self._store(entries)
             if status is not None:
                 status.entries_read += len(entries)
                 status.entries_indexed += indexed
 
-        read = self._wait_for_reading(read_range(self._connection, self._topic, after, to, store))
-        reading = self._reading = asyncio.ensure_future(read)
+        async def read() -> None:
+            nonlocal reached
+            connection = self._connection
+            permits, patience_s = connection.limits.range_permits, connection.limits.request_timeout_s
+            enough = lambda: most is not None and count >= most  # noqa: E731
+            reached = await read_until(connection, self._topic, after, to, store, enough, permits, patience_s)
+
+        reading = self._reading = asyncio.ensure_future(self._wait_for_reading(read()))
         try:
             await asyncio.wait({reading})
         finally:
@@ -270,12 +307,12 @@ class GapFiller:
             log.warning("gap not filled yet", topic=self._topic, reason=str(outcome))
             if status is not None:
                 status.error = str(outcome)
-            return False
+            return None
         if self._void:
-            return False
+            return None
         if outcome is not None:
             raise outcome
-        return True
+        return reached
 
     def _store(self, entries: list[StoredEntry]) -> int:
         """Store what is delayed; return how many were new."""

@@ -13,6 +13,7 @@ SMALL = changed(
     feed_taken_max=200,
     harvest_permits=40,
     harvest_slice=20,
+    heal_piece=30,
     look_ahead_per_consumer=20,
     look_ahead_per_subscription=50,
     look_s=20.0,

@@ -305,6 +305,35 @@ def test_what_was_left_out_is_known_after_a_write_that_failed(
     assert left_out == ([(Position(1, 10), Position(1, 99))] if there else [])
 
 
+def test_what_was_left_out_is_filled_in_pieces(faulty: Store, faults: Faults) -> None:
+    """Only what lies in a piece is noted as filled, also by an index that is opened anew; nothing if that fails."""
+    index = TopicIndex(faulty, TOPIC)
+    index.start_at(Position(1, 9))
+    index.skip_to(Position(1, 99))
+    index.add([], Position(1, 120))
+    index.skip_to(Position(2, 9))
+
+    def left_out(index: TopicIndex) -> list[tuple[Position, Position]]:
+        return [(each.lowest, each.highest) for each in index.damage.missing]
+
+    both = [(Position(1, 10), Position(1, 99)), (Position(1, 121), Position(2, 9))]
+    assert left_out(index) == both
+    index.damage.left_out_filled(Position(1, 5), Position(1, 9))
+    index.damage.left_out_filled(Position(1, 50), Position(1, 99))
+    assert left_out(index) == both, "what lies before it is not filled"
+    index.damage.left_out_filled(Position(1, 10), Position(1, 40))
+    assert left_out(index) == [(Position(1, 41), Position(1, 99)), both[1]]
+    faults.at = "before write"
+    with pytest.raises(StoreError, match="no space left"):
+        index.damage.left_out_filled(Position(1, 41), Position(1, 99))
+    assert left_out(index) == [(Position(1, 41), Position(1, 99)), both[1]]
+    faulty.recover()
+    index.damage.left_out_filled(Position(1, 41), Position(1, 110))
+    assert left_out(index) == left_out(TopicIndex(faulty, TOPIC)) == [both[1]]
+    index.damage.healed()
+    assert left_out(TopicIndex(faulty, TOPIC)) == []
+
+
 def test_a_failed_sync_is_a_failure(faulty: Store, faults: Faults) -> None:
     put(faulty, b"k", b"v")
     faults.at = "before sync"

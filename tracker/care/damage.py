@@ -124,6 +124,28 @@ class Damage:
         if self._families.damaged:
             self._core.hold_counters()
 
+    def left_out_filled(self, begin: Position, upto: Position) -> None:
+        """Note that of what was left out all from one position up to another is there. Raises StoreError."""
+        batch = self._store.new_batch()
+        changed: dict[int, bytes | None] = {}
+        for number in [each for each in self._known if _LEFT_OUT <= each < _LOST_BLOCKS]:
+            entries, size, lowest, highest = decode_counters(self._known[number])
+            if not begin <= lowest <= upto:
+                continue
+            if highest <= upto:
+                changed[number] = None
+                batch.delete(self._keys.quarantine(number))
+            else:
+                record = encode_counters(entries, size, Position(upto.ledger, upto.entry + 1), highest)
+                changed[number] = record
+                batch.put(self._keys.quarantine(number), record)
+        self._store.write(batch)
+        for number, known in changed.items():
+            if known is None:
+                del self._known[number]
+            else:
+                self._known[number] = known
+
     def note_lost_writes(self, floor: Position, harvested: Position) -> None:
         """Have everything in (floor, harvested] read again: any of it may be missing. Raises StoreError."""
         self._families.leave_main()
