@@ -60,7 +60,7 @@ def test_a_bridge_without_an_index_takes_over_from_a_snapshot(
     wait_until(lambda: "what was left out is read" in second.log(), "the rest is read", timeout=30)
     assert "filling a gap" not in second.log()
     assert now_ms() < due_ms, "the machine is too slow for this test"
-    received = drain(consumer, PENDING + REST)
+    received = drain(consumer, PENDING + REST, timeout_ms=LATER_MS + 10_000)
     counted = Counter(texts(received))
     assert {*counted} == wanted | rest
     assert max(counted.values()) == 1
