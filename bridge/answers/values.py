@@ -58,3 +58,19 @@ class Engine(StrEnum):
     auto = "auto"
     spark = "spark"
     in_process = "in-process"
+
+
+Place = Literal[
+    "acked",
+    "cancelled",
+    "expired",
+    "inFlight",
+    "toRedeliver",
+    "ready",
+    "inTransactions",
+    "pending",
+    "unread",
+    "withheld",
+    "toFill",
+]
+"""Where an entry is for a subscription, by the books: fields of their answer."""

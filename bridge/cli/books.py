@@ -1,11 +1,12 @@
 """`delay-bridge books`: what was published, and where it is for a subscription."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
 from bridge import answers
+from bridge.answers.values import Place
 from bridge.cli.asking import ask, topic_path
 from bridge.cli.common import (
     DEFAULT_ADMIN_URL,
@@ -19,20 +20,7 @@ from bridge.cli.common import (
     print_table,
 )
 
-_Place = Literal[
-    "acked",
-    "cancelled",
-    "expired",
-    "inFlight",
-    "toRedeliver",
-    "ready",
-    "inTransactions",
-    "pending",
-    "unread",
-    "withheld",
-    "toFill",
-]
-_PLACES: tuple[tuple[_Place, str], ...] = (
+_PLACES: tuple[tuple[Place, str], ...] = (
     ("acked", "acked"),
     ("cancelled", "cancelled"),
     ("expired", "expired, skipped or cleared at the broker"),

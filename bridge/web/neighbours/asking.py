@@ -14,7 +14,7 @@ from bridge.net.tasks import all_of
 from bridge.topics.tracked_topic import TrackedTopic
 from bridge.web.access.control import ACCESS
 from bridge.web.access.guards import Handler
-from bridge.web.request.parameters import refused
+from bridge.web.request.parameters import refused, web_url_elsewhere
 from bridge.web.request.served import BRIDGE
 
 _LED_MOST = 5
@@ -127,12 +127,7 @@ async def ask_whom_it_is_for(request: web.Request, handler: Handler) -> web.Stre
 
 def lead_to_worker(request: web.Request, name: str, topic: TrackedTopic | None) -> None:
     """Raise HTTPTemporaryRedirect where another worker owns a topic partition, for `ask_whom_it_is_for`."""
-    bridge = request.app[BRIDGE]
-    if topic is not None:
-        web_url = None if topic.role == "owner" else topic.owner_web_url
-    else:
-        owner = None if bridge.balance is None else bridge.balance.owner_of(name)
-        web_url = None if owner is None else owner.web_url
+    web_url = web_url_elsewhere(request.app[BRIDGE], name, topic)
     if web_url is not None and request.app[NEIGHBOURS].leads_to(web_url) is not None:
         raise web.HTTPTemporaryRedirect(f"{web_url}{request.rel_url}")
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from bridge import answers
+from bridge.answers.values import Place
 from bridge.web.pages.display import instant, rest_path
 from bridge.web.pages.static_files import PLOTLY_NAME
 from bridge.web.request.parameters import ROOT
@@ -43,20 +44,7 @@ _COUNTERS: Final[tuple[tuple[_Counter, str, str], ...]] = (
     ("redelivered", "Redelivered", "messages that this bridge sent more than once"),
     ("acksRepaired", "Acks repaired", "acks that the broker had forgotten"),
 )
-_Place = Literal[
-    "acked",
-    "cancelled",
-    "expired",
-    "inFlight",
-    "toRedeliver",
-    "ready",
-    "inTransactions",
-    "pending",
-    "unread",
-    "withheld",
-    "toFill",
-]
-_PLACES: Final[tuple[tuple[_Place, str], ...]] = (
+_PLACES: Final[tuple[tuple[Place, str], ...]] = (
     ("acked", "acked"),
     ("cancelled", "cancelled"),
     ("expired", "expired or skipped"),

@@ -13,7 +13,7 @@ from bridge.notation.quantities import DURATION_MAX_MS, parse_duration_ms
 from bridge.notation.times import parse_time_ms
 from bridge.protocol.names import TopicName
 from bridge.topics.tracked_topic import TrackedTopic
-from bridge.web.request.served import BRIDGE
+from bridge.web.request.served import BRIDGE, Served
 from bridge.web.request.shown import index_shown
 from tracker import Position, SubscriptionView, TopicIndex
 
@@ -41,9 +41,8 @@ def known_topic(request: web.Request) -> TrackedTopic:
     name, bridge = str(topic_name(request)), request.app[BRIDGE]
     topic = None if bridge.topics is None else bridge.topics.get(name)
     if topic is None:
-        owner = None if bridge.balance is None else bridge.balance.owner_of(name)
-        if owner is not None and owner.web_url is not None and owner.url != bridge.advertised_url:
-            raise web.HTTPTemporaryRedirect(f"{owner.web_url}{request.rel_url}")
+        if (web_url := web_url_elsewhere(bridge, name, topic)) is not None:
+            raise web.HTTPTemporaryRedirect(f"{web_url}{request.rel_url}")
         raise refused(web.HTTPNotFound, f"{name} is not tracked by this bridge")
     return topic
 
@@ -54,9 +53,17 @@ def tracked_topic(request: web.Request) -> TrackedTopic:
     Raises HTTPNotFound when this bridge does not track it, HTTPTemporaryRedirect to its owner if that is another one.
     """
     topic = known_topic(request)
-    if topic.role != "owner" and topic.owner_web_url is not None:
-        raise web.HTTPTemporaryRedirect(f"{topic.owner_web_url}{request.rel_url}")
+    if (web_url := web_url_elsewhere(request.app[BRIDGE], topic.topic, topic)) is not None:
+        raise web.HTTPTemporaryRedirect(f"{web_url}{request.rel_url}")
     return topic
+
+
+def web_url_elsewhere(bridge: Served, name: str, topic: TrackedTopic | None) -> str | None:
+    """Return REST of the other bridge that owns a topic partition; `topic`: as it is tracked here, if it is."""
+    if topic is not None:
+        return None if topic.role == "owner" else topic.owner_web_url
+    owner = None if bridge.balance is None else bridge.balance.owner_of(name)
+    return None if owner is None or owner.url == bridge.advertised_url else owner.web_url
 
 
 async def served_topic(request: web.Request) -> TrackedTopic:

@@ -21,6 +21,8 @@ from bridge.web.rest.overview import overview_answer
 from bridge.web.rest.topic_list import sort_rows, topic_rows
 from bridge.web.rest.views import lateness_answer
 
+_ROWS: web.RequestKey[dict[str, list[answers.TopicRow]]] = web.RequestKey("rows of other workers", dict)
+
 
 async def rows_together(
     request: web.Request, wanted: str, sort: str, *, descending: bool = False
@@ -30,7 +32,7 @@ async def rows_together(
     rows = await topic_rows(topics, wanted, sort, limits_of(request).topics_slice, descending=descending)
     if not request.app[NEIGHBOURS]:
         return rows
-    others = (await _rows_of_others(request, wanted))[0]
+    others = await _rows_of_others(request, wanted)
     return sort_rows(rows_as_one([*rows, *others]), sort, descending=descending)
 
 
@@ -45,7 +47,7 @@ async def overview_together(request: web.Request) -> answers.Overview:
     together = overview_as_one(own, others, silent)
     lateness = Lateness(together["latenessBuckets"], sum(together["latenessBuckets"]))
     lateness.max_ms = max(each["lateness"]["maxMs"] for each in (own, *others))
-    rows, _ = await _rows_of_others(request, "")
+    rows = await _rows_of_others(request, "")
     distinct = {topic.topic for topic in topics}.union(row["topic"] for row in rows)
     return {**together, "lateness": lateness_answer(lateness), "topics": len(distinct)}
 
@@ -66,18 +68,28 @@ async def acts_together(
     return acts_as_one([own, *others])[:limit]
 
 
-async def _rows_of_others(request: web.Request, wanted: str) -> tuple[list[answers.TopicRow], dict[str, str]]:
+async def _rows_of_others(request: web.Request, wanted: str) -> list[answers.TopicRow]:
+    """Asked for once in a request: the overview counts them, and the page of it lists them."""
+    if _ROWS not in request:
+        request[_ROWS] = {}
+    known = request[_ROWS]
+    if wanted not in known:
+        known[wanted] = await _ask_for_rows(request, wanted)
+    return known[wanted]
+
+
+async def _ask_for_rows(request: web.Request, wanted: str) -> list[answers.TopicRow]:
     page = limits_of(request).topics_page_max
     found: list[answers.TopicRow] = []
     offset = 0
     while True:
         query = urlencode({"filter": wanted, "offset": offset, "limit": page})
         told = await request.app[NEIGHBOURS].ask_all(request, f"{ROOT}/topics?{query}")
-        parts, silent = await _read(told)
+        parts, _ = await _read(told)
         found += [row for part in parts for row in part]
         offset += page
         if all(len(part) < page for part in parts):
-            return found, silent
+            return found
 
 
 async def _read(told: list[Told]) -> tuple[list[Any], dict[str, str]]:
