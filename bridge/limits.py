@@ -145,6 +145,8 @@ class DispatchLimits:
     repair_batch: int = 1_000
     """Acks given to the broker again in one command."""
     repair_pause_s: float = 0.01
+    repair_after_s: float = 10.0
+    """A cursor that stands for so long before an entry that is acked is given the acks it lacks."""
     transaction_poll_s: float = 1.0
     """How often the broker is asked about transactions that entries were acked in."""
     transaction_ask_after_s: float = 2.0

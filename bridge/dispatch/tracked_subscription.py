@@ -16,6 +16,7 @@ from bridge.dispatch.pending_acks import Committed, PendingAcks, Transaction, pa
 from bridge.dispatch.rate_limit import RateLimiter, Throttle
 from bridge.dispatch.single.cumulative_acks import entry_by_entry
 from bridge.dispatch.single.single_dispatcher import SingleDispatcher
+from bridge.dispatch.standstill import Standstill
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.tracked_consumer import TrackedConsumer
@@ -53,6 +54,8 @@ class TrackedSubscription:
         self.trouble: str | None = None
         """Why its cursor cannot be read; None when it can be, as far as anybody has tried."""
         self.repairing = False
+        self.lost_acks = False
+        """The broker's cursor stands before what is acked here, and is to be given it again."""
         self.stale = False
         """Nobody was attached for a while: the cursor may have been moved past the bridge."""
         self.in_doubt = False
@@ -92,6 +95,7 @@ class TrackedSubscription:
         self._attached: set[TrackedConsumer] = set()
         self._unacked_limits = self.dispatcher.unacked_limits
         self._history = UNKNOWN  # of the cursor when dispatch began last
+        self._standstill = Standstill(limits.repair_after_s)
 
     # -- life cycle
 
@@ -458,6 +462,7 @@ class TrackedSubscription:
             return  # the cursor was set anew since: what it said before must not hold anything back
         self._outlet.polled = position
         self._outlet.advance(position)
+        self.lost_acks |= self._standstill.note(position, self._outlet.view.acks, asyncio.get_running_loop().time())
 
     # -- what operators want
 

@@ -134,6 +134,25 @@ class CursorLoader:
         if self._gaps.find(view) is not None:
             self._spawn(self._gaps.fill(view, Trigger.seek if reading.takes_back else Trigger.ownership))
 
+    def give_lost_acks(self, subscription: TrackedSubscription) -> None:
+        """Have the broker's cursor told again what it has lost, while dispatch goes on."""
+        subscription.lost_acks = False
+        self._spawn(self._give_lost_acks(subscription, subscription.generation))
+
+    async def _give_lost_acks(self, subscription: TrackedSubscription, generation: int) -> None:
+        try:
+            state = await self._context.admin.internal_stats(self._topic)
+        except (AdminError, ValueError) as error:
+            log.debug("cannot read cursor", topic=self._topic, subscription=subscription.name, reason=str(error))
+            return
+        cursor, view = state.cursors.get(subscription.name), subscription.view
+        if cursor is None or view is None:
+            return
+        acks, history = await acks_of(cursor, self._limits.ack_ranges_slice), history_of(cursor.properties)
+        # Of a cursor without a mark nobody knows whether it has lost acks or was set anew.
+        if history != UNKNOWN and history == view.history:
+            await repair(subscription, generation, acks, state.ledger_sizes, self._limits)
+
     def _make_feed(self, state: LedgerState, view: SubscriptionView) -> Feed:
         start = self._book.start_of(view.name, view.history, view.acks, state)
         return Feed(

@@ -330,6 +330,8 @@ class Tenure:
                 polled = loop.time()
                 for subscription in self._subscriptions.values():
                     subscription.poll_cursor()
+                    if subscription.lost_acks:
+                        self._loader.give_lost_acks(subscription)
 
     async def _heal(self) -> None:
         """Read damaged ranges again, and move the rest out of the files they are in."""

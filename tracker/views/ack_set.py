@@ -102,6 +102,16 @@ class AckSet:
         through, single = self.acked_in(ledger)
         return entry <= through or (entry <= MAX_ENTRY and entry in single)
 
+    def is_acked_behind(self, position: Position) -> bool:
+        """Tell whether the first entry behind a position is acked, as far as that can be told without knowing where
+        its ledger ends: it may be that the first entries of the next ledger are, and others before them are not.
+        """
+        if self.mark_delete_position > position:
+            return True
+        ledger = min((each for each in self._ledgers if self._ledgers[each]), default=-1)
+        lowest = self._ledgers[ledger].min() if ledger >= 0 else -1
+        return (ledger, lowest) == (position.ledger, position.entry + 1) or (ledger > position.ledger and lowest == 0)
+
     def acked_in(self, ledger: int) -> tuple[int, Any]:
         """Return (n, set) of a ledger: its entries up to n are acked, and those in the set. For loops over entries."""
         mark_ledger, mark_entry = self.mark_delete_position
