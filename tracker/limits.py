@@ -58,7 +58,9 @@ class IndexLimits:
     """Reading n entries ahead lets go of at most this many times n passed ones, so that a call after a burst is
     short."""
     scan_factor: int = 4
-    """A call that may return n entries looks at no more than this many times n, however many of them are acked."""
+    """A call that may return n entries looks at no more than this many times n in memory, however many are acked."""
+    scan_keys: int = 3_000
+    """Keys on disk that a call looks at, however many of them are acked: about 2 ms."""
     first_waiting_looks: int = 500
     """Keys looked at for the first one that waits: half a millisecond."""
     late_keys_max: int = 100_000

@@ -308,7 +308,15 @@ class TopicIndex:
 
     def prefetch(self, now_ms: int, limit: int) -> bool:
         """Read at most `limit` entries into the near-term window; return True when there is more to read."""
-        return self._due.prefetch(self._views.by_name.values(), time_bound(now_ms + self.horizon_ms + 1), limit)
+        end = time_bound(now_ms + self.horizon_ms + 1)
+        return self._due.prefetch(self._views.by_name.values(), time_bound(now_ms), end, limit)
+
+    def pass_acked(self, view: SubscriptionView, now_ms: int) -> bool:
+        """Have a view that nobody is dispatched from pass entries that were due and are acked; True when more are left.
+
+        Whoever dispatches from it later has that behind them. Raises StoreError.
+        """
+        return self._due.pass_acked(view, time_bound(now_ms))
 
     def settle(self, limit: int) -> bool:
         """Count acks of entries that were not handed out, at most about `limit` blocks of 512 positions a view.

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import structlog
 
 from bridge.clock import RandBits
+from bridge.dispatch.acks.pending_acks import PendingAcks
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey, Redelivery
 from bridge.dispatch.entry_notes import GivenBefore, GoneUnacked
 from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.keyed.keyed_queues import KeyedReadyQueue, KeyedRefetch
 from bridge.dispatch.lateness_causes import LatenessCauses
-from bridge.dispatch.pending_acks import PendingAcks
 from bridge.dispatch.rate_limit import Throttle
 from bridge.dispatch.ready_queue import ReadyQueue
 from bridge.dispatch.refetch import Fetch, Refetch
@@ -243,8 +243,8 @@ class Outlet:
 
     def pump(self, now_ms: int) -> int:
         """Send at most a slice of what is due; returns how many entries went out, or were taken to wait for others of
-        their key: 0 when there is nothing to be done. A consumer must have permits, and the dispatch rates let
-        something go out.
+        their key: 0 when there is nothing to be done, as many as in a slice when looking took as long as sending them.
+        A consumer must have permits, and the dispatch rates let something go out.
         """
         budget = self._parts.throttle.entries(min(self._parts.dispatcher.capacity(), self._limits.dispatch_slice))
         if now_ms < self._last_now_ms and self._ready:
@@ -260,7 +260,7 @@ class Outlet:
         if (lacks := self._ready.lacks_new(budget)) > 0 and (room := self._room_for_new()) > 0:
             # Where there is an order, how many may go out is looked at before, not when their turn comes.
             taken += self._add_immediate(math.ceil(min(lacks, room)) if self._has_order else lacks)
-        return max(self._send(again, budget), taken) if again or self._ready else 0
+        return max(self._send(again, budget), taken) if again or self._ready else taken
 
     def _waits_again(self, now_ms: int) -> bool:
         """Whether something is still to be delivered again that may go: new entries would overtake it."""
@@ -279,8 +279,8 @@ class Outlet:
         index, view = self._source.index, self.view
         cursor = view.cursor
         due = index.due(view, self._horizon_ms(now_ms), limit)
-        if not due:
-            return 0
+        if not due:  # to be gone on with at once; others have their turn before
+            return self._limits.dispatch_slice if view.is_passing else 0
         if now_ms > view.dispatched_until_ms:
             with contextlib.suppress(StoreError):  # with a full disk deliveries go on
                 index.note_dispatching(view, now_ms + self._limits.dispatch_lease_ms)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 
 from bridge.broker.policies import Rate, TopicPolicies
 from bridge.clock import RandBits, system_randbits
-from bridge.dispatch.ack_notes import AckNotes
+from bridge.dispatch.acks.ack_notes import AckNotes
+from bridge.dispatch.acks.pending_acks import Committed, PendingAcks, Transaction, parts_of
+from bridge.dispatch.acks.standstill import Standstill
 from bridge.dispatch.dispatcher import Again, Dispatcher, PositionKey
 from bridge.dispatch.entry_notes import GivenBefore, GoneUnacked
 from bridge.dispatch.keyed.keyed_dispatcher import KeyedDispatcher
 from bridge.dispatch.lateness_causes import LatenessCauses
 from bridge.dispatch.outlet import Before, Hands, Outlet, Parts, Source
-from bridge.dispatch.pending_acks import Committed, PendingAcks, Transaction, parts_of
 from bridge.dispatch.rate_limit import RateLimiter, Throttle
 from bridge.dispatch.single.cumulative_acks import entry_by_entry
 from bridge.dispatch.single.single_dispatcher import SingleDispatcher
-from bridge.dispatch.standstill import Standstill
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.dispatch.unacked_limits import UnackedLimits
 from bridge.gateway.tracked_consumer import TrackedConsumer

@@ -11,7 +11,7 @@ from bridge.broker.admin import AdminError
 from bridge.broker.connection import BrokerConnection
 from bridge.broker.fetch import Fetched, fetch_entries
 from bridge.broker.reader import EntryReader, open_reader
-from bridge.dispatch.ack_repair import repair
+from bridge.dispatch.acks.ack_repair import repair
 from bridge.dispatch.dispatcher import PositionKey
 from bridge.dispatch.outlet import Source
 from bridge.dispatch.tracked_subscription import TrackedSubscription

@@ -10,9 +10,9 @@ import structlog
 
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates, Elected
+from bridge.dispatch.acks.pending_acks import Transaction
 from bridge.dispatch.admission import Admission, Early
 from bridge.dispatch.consumer_stats import complete
-from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.limits import TopicLimits

@@ -9,7 +9,7 @@ import structlog
 from bridge.answers.values import Role, Severity
 from bridge.broker.admin import AdminError
 from bridge.broker.candidates import Candidates, Elected
-from bridge.dispatch.pending_acks import Transaction
+from bridge.dispatch.acks.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.ledgers.internal_stats import LedgerState

@@ -12,8 +12,8 @@ from itertools import islice
 import structlog
 
 from bridge.broker.admin import AdminClient, AdminError
+from bridge.dispatch.acks.pending_acks import Transaction
 from bridge.dispatch.dispatcher import PositionKey
-from bridge.dispatch.pending_acks import Transaction
 from bridge.dispatch.tracked_subscription import TrackedSubscription
 from bridge.ledgers.internal_stats import CursorState
 from bridge.limits import DispatchLimits

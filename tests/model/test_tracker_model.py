@@ -214,6 +214,14 @@ class TopicIndexMachine(RuleBasedStateMachine):
                 return
         raise AssertionError("prefetch never ends")
 
+    @rule(name=names, now=clocks)
+    def pass_acked(self, name: str, now: int) -> None:
+        if name in self.views:
+            for _ in range(1_000):
+                if not self.index.pass_acked(self.index.view(name), now):
+                    return
+            raise AssertionError("passing never ends")
+
     # --- acks
 
     @rule(name=names, pick=picks, only_outstanding=st.booleans())

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bridge.dispatch.acks.pending_acks import Committed, PendingAcks, Transaction
 from bridge.dispatch.dispatcher import Dispatcher, Offer, PositionKey
-from bridge.dispatch.pending_acks import Committed, PendingAcks, Transaction
 from bridge.limits import DispatchLimits
 from tracker import Position
 

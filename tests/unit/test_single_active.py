@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
+from bridge.dispatch.acks.pending_acks import PendingAcks
 from bridge.dispatch.dispatcher import Again, Offer
-from bridge.dispatch.pending_acks import PendingAcks
 from bridge.dispatch.single.cumulative_acks import entry_by_entry
 from bridge.dispatch.single.single_dispatcher import SingleDispatcher
 from bridge.dispatch.single.single_queues import OrderedReadyQueue

@@ -1,6 +1,6 @@
 """When a cursor that stands still is to be given acks again."""
 
-from bridge.dispatch.standstill import Standstill
+from bridge.dispatch.acks.standstill import Standstill
 from tracker import AckSet, Position
 
 AFTER_S = 10.0

@@ -155,8 +155,9 @@ def test_reading_ahead_and_looking_around_find_damage_too(tmp_path: Path) -> Non
     with Store.open(tmp_path) as store:
         index = open_index(store)
         index.view("a").active = True
-        while index.prefetch(10_000, 100):
-            pass
+        for now_ms in range(0, 10_001, WIDTH_MS):
+            while index.prefetch(now_ms, 100):
+                pass
         ranges = index.damage.ranges
         assert ranges
         index.check()

@@ -20,7 +20,7 @@ from tracker import (
     SubscriptionView,
     TopicIndex,
 )
-from tracker.keys import FIRST_KEY
+from tracker.keys import FIRST_KEY, key_time
 from tracker.limits import IndexLimits
 from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD
 
@@ -162,7 +162,9 @@ def test_merging_the_brokers_acks_releases_what_they_cover(index: TopicIndex) ->
     index.check()
 
 
-def test_a_call_looks_at_a_bounded_number_of_acked_entries(index: TopicIndex) -> None:
+def test_a_call_looks_at_a_bounded_number_of_acked_entries(store: Store) -> None:
+    index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=IndexLimits(scan_keys=40))
+    index.start_at(EARLIEST)
     view = active_view(index)
     add(index, *range(100))
     for number in range(99):
@@ -170,9 +172,27 @@ def test_a_call_looks_at_a_bounded_number_of_acked_entries(index: TopicIndex) ->
     calls = 0
     while not (found := index.due(view, 200, 10)):
         assert (index.next_due_ms(view) or 0) <= 200
+        assert view.is_passing
         calls += 1
     assert numbers(found) == [99]
+    assert not view.is_passing
     assert calls == 2
+
+
+def test_a_view_that_waits_passes_what_is_acked(store: Store) -> None:
+    index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=IndexLimits(scan_keys=40))
+    index.start_at(EARLIEST)
+    view = index.view("s")
+    add(index, *range(100))
+    for number in {*range(100)} - {90}:
+        view.ack(2, number)
+    assert [index.pass_acked(view, 80) for _ in range(3)] == [True, False, False]
+    assert key_time(view.cursor) == 80, "no further than to what was due by then"
+    assert not index.pass_acked(view, 200)
+    assert key_time(view.cursor) == 90
+    assert not index.pass_acked(view, 200)
+    assert numbers(index.due(view, 200, 10)) == [90]
+    index.check()
 
 
 def test_known_entries_are_skipped(index: TopicIndex) -> None:
@@ -436,7 +456,7 @@ def test_a_read_that_fails_passes_nothing_over(index: TopicIndex, monkeypatch: p
         raise StoreError("input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(index.reader, "scan", fail)
+        patch.setattr(index.reader, "unacked", fail)
         with pytest.raises(StoreError):
             index.due(view, 50, 10)
     assert numbers(index.due(view, 50, 10)) == [0, 1]

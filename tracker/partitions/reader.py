@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracker.entries import LONG_COUNT, DueEntry, decode_value
 from tracker.errors import StoreError, is_damage
-from tracker.keys import KEY, encode_key, key_time, time_bound
+from tracker.keys import KEY, encode_key, key_time, successor, time_bound
 from tracker.partitions.table import PartitionTable
 from tracker.store.database import TopicFamily
 from tracker.store.families import EntryFamilies
+from tracker.views.ack_set import AckSet
+
+
+class Most(NamedTuple):
+    """What one look at the disk may do: entries returned, bytes of theirs (one entry always goes), keys looked at."""
+
+    entries: int
+    bytes: int
+    keys: int
+
+
+class Unacked(NamedTuple):
+    """What was found, its bytes, where to look on, and how many keys might have been looked at still."""
+
+    entries: list[DueEntry]
+    size: int
+    end: bytes
+    keys_left: int
+
+
+class _AckedIn(dict[int, tuple[int, Any]]):
+    """`AckSet.acked_in` of each ledger: in due order they change with every entry."""
+
+    def __init__(self, acks: AckSet) -> None:
+        self._acks = acks
+
+    def __missing__(self, ledger: int) -> tuple[int, Any]:
+        found = self[ledger] = self._acks.acked_in(ledger)
+        return found
 
 
 class DamagedPartition(StoreError):
@@ -72,18 +101,36 @@ class DiskReader:
 
     def scan(self, start: bytes, end: bytes) -> Iterator[DueEntry]:
         """Yield the entries with start <= key < end, in order. To be used up at once: it holds an iterator open."""
-        make, cls, unpack = tuple.__new__, DueEntry, KEY.unpack
+        return (_entry(key, value) for key, value in self.pairs(start, end))
+
+    def unacked(self, start: bytes, end: bytes, acks: AckSet, most: Most) -> Unacked:
+        """Return the entries with start <= key < end that are not acked, in order.
+
+        Of those that are, the value is not read: after a change of owner they are most of what has passed.
+        """
+        make, cls, unpack, known = tuple.__new__, DueEntry, KEY.unpack, _AckedIn(acks)
+        found: list[DueEntry] = []
+        size, keys_left = 0, most.keys
         for iterator, stop in self._stretches(start, end):
             valid, key_of, value_of, step = iterator.valid, iterator.key, iterator.value, iterator.next
             while valid() and (key := key_of()) < stop:
-                value = value_of()
+                if not keys_left:
+                    return Unacked(found, size, key, 0)
+                keys_left -= 1
                 deliver_at, ledger, entry = unpack(key)
-                count = value[0]
-                if count == LONG_COUNT:
-                    yield _entry(key, value)
-                else:
-                    yield make(cls, (key, deliver_at, ledger, entry, count, value[1:]))
+                through, single = known[ledger]
+                if entry > through and entry not in single:
+                    value = value_of()
+                    count = value[0]
+                    if count == LONG_COUNT:
+                        found.append(_entry(key, value))
+                    else:
+                        found.append(make(cls, (key, deliver_at, ledger, entry, count, value[1:])))
+                    size += len(value) - 1
+                    if len(found) == most.entries or size >= most.bytes:
+                        return Unacked(found, size, successor(key), keys_left)
                 step()
+        return Unacked(found, size, end, keys_left)
 
     def pairs(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored (key, value) pairs with start <= key < end, in order."""

@@ -10,7 +10,7 @@ from tracker.keys import KEY, key_time, successor, time_bound
 from tracker.limits import IndexLimits
 from tracker.near.packed_block import WINDOW_ENTRY_OVERHEAD
 from tracker.near.window import NearTermWindow
-from tracker.partitions.reader import DiskReader
+from tracker.partitions.reader import DiskReader, Most
 from tracker.partitions.table import PartitionTable
 from tracker.views.view import SubscriptionView
 
@@ -42,15 +42,22 @@ class DueReader:
         found = view.take_expedited(limit, max_bytes, self.get) if view.has_expedited else []
         if view.late_count and len(found) < limit:
             found += view.take_late(bound, limit - len(found), max_bytes, self.get)
-        scan_left, bytes_left = limit * self._limits.scan_factor, max_bytes - _size(found)
-        while len(found) < limit and scan_left > 0 and bytes_left > 0 and view.cursor < bound:
-            try:
-                scanned, size = self._scan(view, bound, min(limit - len(found), scan_left), bytes_left, found)
-            except StoreError:
-                if found:
-                    break  # these are outstanding now; the next call says what is wrong
-                raise
-            scan_left, bytes_left = scan_left - scanned, bytes_left - size
+        entries_left, keys_left = limit * self._limits.scan_factor, self._limits.scan_keys
+        bytes_left = max_bytes - _size(found)
+        while len(found) < limit and min(entries_left, keys_left, bytes_left) > 0 and view.cursor < bound:
+            if self.window.covers(view.cursor):
+                scanned, size = self._scan_window(view, bound, min(limit - len(found), entries_left), bytes_left, found)
+                entries_left -= scanned
+            else:
+                try:
+                    most = Most(limit - len(found), bytes_left, keys_left)
+                    keys_left, size = self._scan_disk(view, bound, most, found)
+                except StoreError:
+                    if found:
+                        break  # these are outstanding now; the next call says what is wrong
+                    raise
+            bytes_left -= size
+        view.is_passing = not found and view.cursor < bound
         return found
 
     def next_due_ms(self, view: SubscriptionView) -> int | None:
@@ -69,7 +76,15 @@ class DueReader:
             return ahead
         return key_time(late) if ahead is None else min(key_time(late), ahead)
 
-    def prefetch(self, views: Collection[SubscriptionView], end: bytes, limit: int) -> bool:
+    def pass_acked(self, view: SubscriptionView, bound: bytes) -> bool:
+        """Have the cursor pass acked entries before a bound. See `TopicIndex.pass_acked`."""
+        if view.cursor >= bound:
+            return False
+        read = self._disk.unacked(view.cursor, bound, view.acks, Most(1, 1, self._limits.scan_keys))
+        view.cursor = read.entries[0].key if read.entries else read.end
+        return not read.entries and read.end < bound
+
+    def prefetch(self, views: Collection[SubscriptionView], now: bytes, end: bytes, limit: int) -> bool:
         """Read at most `limit` entries before a bound into the window. See `TopicIndex.prefetch`."""
         window = self.window
         cursors = [view.cursor for view in views if view.active] or [view.cursor for view in views]
@@ -80,7 +95,8 @@ class DueReader:
         if window.release_below(passed, limit * self._limits.release_factor):
             return True
         if window.low == window.high:
-            window.restart_at(max(cursors))
+            # What has passed is read from disk: after a change of owner almost all of it is acked.
+            window.restart_at(max(now, *cursors))
         if window.high >= end or window.is_full:
             return False
         return self._extend_window(end, limit)
@@ -89,28 +105,30 @@ class DueReader:
         """Tell whether nothing is stored between a view's cursor and a bound."""
         return self._disk.first_key(view.cursor, end) is None
 
-    def _scan(
+    def _scan_window(
         self, view: SubscriptionView, bound: bytes, limit: int, max_bytes: int, found: list[DueEntry]
     ) -> tuple[int, int]:
-        """Hand out entries from one stretch, of window or disk; return how many were read, and their bytes."""
-        window, cursor = self.window, view.cursor
-        if window.covers(cursor):
-            end = min(bound, window.high)
-            source = window.slice(cursor, end)
-        else:
-            end = min(bound, window.low) if cursor < window.low else bound
-            source = self._disk.scan(cursor, end)
+        """Hand out entries from the window; return how many were looked at, and their bytes."""
+        end = min(bound, self.window.high)
         chunk: list[DueEntry] = []
         size = 0
-        for due in source:
+        for due in self.window.slice(view.cursor, end):
             chunk.append(due)
             size += len(due[5])
             if len(chunk) == limit or size >= max_bytes:
                 end = successor(due[0])
                 break
-        view.cursor = end  # not before everything is read: what cannot be read must not be passed over
+        view.cursor = end
         found += view.hand_out(chunk)
         return len(chunk), size
+
+    def _scan_disk(self, view: SubscriptionView, bound: bytes, most: Most, found: list[DueEntry]) -> tuple[int, int]:
+        """Hand out entries from disk, up to where the window begins; return how many keys are left, and bytes."""
+        low = self.window.low
+        read = self._disk.unacked(view.cursor, min(bound, low) if view.cursor < low else bound, view.acks, most)
+        view.cursor = read.end  # not before everything is read: what cannot be read must not be passed over
+        found += view.hand_out(read.entries)
+        return read.keys_left, read.size
 
     def _ahead_ms(self, view: SubscriptionView) -> int | None:
         """Return the time of the first entry at or after the cursor, or of the window's end if that is all we know."""

@@ -41,6 +41,8 @@ class SubscriptionView:
         """Whether the stored acks may hold some that were taken back since."""
         self.cursor = FIRST_KEY
         self.outstanding: dict[tuple[int, int], bytes] = {}
+        self.is_passing = False
+        """Whether the last look for what is due came no further than to acked entries."""
         self.peeked: tuple[int, bytes, int | None] | None = None
         """The index's cache of a disk look-up: (index version, cursor, time of the first entry)."""
         self.first_ahead: tuple[int, bytes, bytes] | None = None

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from bridge.dispatch.acks.pending_acks import PendingAcks
 from bridge.dispatch.dispatcher import PositionKey
-from bridge.dispatch.pending_acks import PendingAcks
 from bridge.dispatch.single.single_dispatcher import SingleDispatcher
 from bridge.gateway.tracked_consumer import TrackedConsumer
 from bridge.protocol.pulsar_pb2 import CommandAck

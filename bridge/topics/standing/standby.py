@@ -185,6 +185,7 @@ class _Ready:
         while True:
             await self._follow(state, before)
             self._followed = True
+            await self._pass_acked()
             await self._look_at_policies()
             await asyncio.wait({self._over}, timeout=pauses.next_s())
             if self._over.done():
@@ -193,6 +194,12 @@ class _Ready:
             # A subscription made while the broker is asked is not in its answer.
             before = self._index.views()
             state = await self._context.admin.internal_stats(self._topic)
+
+    async def _pass_acked(self) -> None:
+        """What has gone out and is acked is not looked through when this bridge is the owner."""
+        for view in self._index.views().values():
+            while self._index.pass_acked(view, self._context.now_ms()):  # noqa: ASYNC110 in slices
+                await asyncio.sleep(0)
 
     async def _look_at_policies(self) -> None:
         names = self._index.views()
