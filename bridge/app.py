@@ -11,7 +11,7 @@ from aiohttp import web
 from bridge.broker.admin import AdminClient
 from bridge.broker.clocks import ClockComparison
 from bridge.broker.pool import BrokerPool
-from bridge.clock import wall_clock_ms
+from bridge.clock import ClockSteps, wall_clock_ms
 from bridge.config import ANY_ADDRESS, LOOPBACK, Settings
 from bridge.core import Core, Machine
 from bridge.gateway.listener import Gateway
@@ -104,6 +104,11 @@ class Bridge:
     def clock_offset_s(self) -> float | None:
         """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
         return None if self._admin is None else self._admin.clocks.offset_s
+
+    @property
+    def clock_steps(self) -> ClockSteps | None:
+        """Whether and how this machine's clock was set; None while the bridge starts."""
+        return None if self._core is None else self._core.clock_steps
 
     @property
     def admin_failures(self) -> int:

@@ -5,11 +5,13 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import structlog
+
 from bridge.broker.admin import AdminClient
 from bridge.broker.candidates import Peers
 from bridge.broker.pool import BrokerPool
 from bridge.broker.readiness import Readiness
-from bridge.clock import RandBits, system_randbits, wall_clock_ms, wall_clock_ns
+from bridge.clock import ClockSteps, RandBits, system_randbits, wall_clock_ms, wall_clock_ns
 from bridge.config import Settings
 from bridge.gateway.client_commands import Tracking
 from bridge.gateway.listener import Gateway
@@ -25,6 +27,9 @@ from bridge.refill.spark_job import SparkSettings
 from bridge.topics.context import BridgeContext
 from bridge.topics.topics import SyncLoop, Topics
 from tracker import Store
+
+_AT_ONCE_S = 0.05
+log = structlog.get_logger(__name__)
 
 
 class Machine(NamedTuple):
@@ -99,6 +104,9 @@ class Core:
         """What this bridge knows of the others."""
         if settings.members_topic != "off" and ask is not None:
             self.balance = Balance(Membership(settings.members_topic, context), self.topics, ask, context)
+        self.clock_steps = ClockSteps(limits.operators.clock_step_ms)
+        self._now_ms = machine.now_ms
+        self._clock_look_s = limits.operators.clock_look_s
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, plain: Iterable[socket.socket], tls: Iterable[TlsPort] = ()) -> None:
@@ -107,8 +115,19 @@ class Core:
         self.topics.resume()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.readiness.watch(self._pool, self._admin)))
+        self._tasks.append(loop.create_task(self._watch_clock()))
         if self.balance is not None:
             self._tasks.append(loop.create_task(self.balance.run()))
+
+    async def _watch_clock(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s, now_ms = loop.time(), self._now_ms()
+            if loop.time() - began_s < _AT_ONCE_S:  # else who knows which of them was read when
+                step_ms = self.clock_steps.note(now_ms, began_s)
+                if step_ms is not None:
+                    log.warning("the clock of this machine was set, or stood still", by_ms=step_ms)
+            await asyncio.sleep(self._clock_look_s)
 
     async def stop(self) -> None:
         """No new clients, no more dispatch, what was acked on disk, then every connection closed."""

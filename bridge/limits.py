@@ -348,6 +348,12 @@ class OperatorLimits:
     """Entries looked up on disk before others get their turn: 2 ms."""
     steering_max: int = 1_000
     """Entries of one request."""
+    clock_look_s: float = 1.0
+    """How often the wall clock is held against one that never steps."""
+    clock_step_ms: int = 200
+    """So much between two looks is a step: a clock that is slewed gains half a millisecond a second at most."""
+    clock_step_told_s: float = 600.0
+    """A step is a warning for so long."""
     warnings_kept_ms: int = 5_000
     """Warnings are looked at anew after so long, when somebody asks for them."""
     overdue_warning_ms: int = 60_000

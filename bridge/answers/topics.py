@@ -172,6 +172,7 @@ class Owned(TypedDict):
     """What this bridge owns, of what the caller may see."""
 
     draining: Annotated[bool, says("whether it is to own nothing, and others take over what it has")]
+    nowMs: Annotated[int, says("its clock, in epoch ms")]
     topics: list[OwnedTopic]
 
 
@@ -190,6 +191,10 @@ class Member(TypedDict):
     draining: Annotated[bool, says("whether others take over what it owns")]
     owned: Annotated[int | None, says("topic partitions that it owns; null where it did not say so")]
     load: Annotated[float | None, says("how much work they are together, see `load` of one")]
+    clockOffsetMs: Annotated[
+        int | None,
+        says("milliseconds that its clock is ahead of this one's by, at least; null where it did not say"),
+    ]
 
 
 class Members(TypedDict):

@@ -9,6 +9,15 @@ _ANSWERS: Final = 3
 _LASTING_S: Final = 5.0
 
 
+def least_offset_ms(told_ms: float, sent_ms: float, received_ms: float) -> float:
+    """How far at least another clock is ahead of this machine's, below 0 behind; 0: as far as can be told they agree.
+
+    It said `told_ms` between the time a question was sent and the time its answer was received, by this machine's.
+    """
+    ahead = told_ms - received_ms
+    return ahead if ahead > 0 else min(told_ms - sent_ms, 0.0)
+
+
 class ClockComparison:
     """By the broker's answers, one after the other."""
 

@@ -31,6 +31,8 @@ class Balance:
         """What they own, of those that said so."""
         self.leaving: frozenset[str] = frozenset()
         """The URLs of those that are draining."""
+        self.clock_offsets_ms: dict[str, float] = {}
+        """By URL, how far at least the clocks of others are ahead of this machine's."""
         self.trouble: str | None = None
         """Why this bridge does not know the others; None while it does."""
         self._membership = membership
@@ -87,6 +89,9 @@ class Balance:
         gone = [member for member, owned in answers.items() if owned is None and member.url not in listed]
         self.members = [member for member in self.members if member not in gone]
         told = {member.url: owned for member, owned in answers.items() if owned is not None}
+        self.clock_offsets_ms = {
+            url: owned.clock_offset_ms for url, owned in told.items() if owned.clock_offset_ms is not None
+        }
         told[self._own_url] = Owned(await self._topics.owned(), self._draining)
         self.shares = shares = {url: owned.loads for url, owned in told.items()}
         self.leaving = leaving = frozenset(url for url, owned in told.items() if owned.draining)

@@ -5,6 +5,8 @@ import json
 
 import aiohttp
 
+from bridge.broker.clocks import least_offset_ms
+from bridge.clock import wall_clock_ms
 from bridge.config import Settings
 from bridge.limits import MemberLimits
 from bridge.members.membership import Member
@@ -45,12 +47,14 @@ class Directory:
             # Not followed anywhere else: the token is for this bridge.
             headers = self._headers() if member.is_certain else {}
             asked = self._session.get(member.web_url + PATH, allow_redirects=False, ssl=checked, headers=headers)
+            sent_ms = wall_clock_ms()
             async with asked as answer:
+                received_ms = wall_clock_ms()
                 text = await _text(answer, self._limits.answer_bytes)
                 if answer.status != 200:
                     hint = "" if headers or self._token is None else f", asked without a token: {_WHY_NOT}"
                     raise SilentError(f"{member.web_url}{PATH}: {answer.status} {text[:200]}{hint}")
-                return await asyncio.to_thread(owned_in, text)
+                return await asyncio.to_thread(owned_in, text, sent_ms, received_ms)
         except (aiohttp.ClientError, CertificateError, TimeoutError, ValueError, OSError) as error:
             raise SilentError(f"{member.web_url}{PATH}: {str(error) or type(error).__name__}") from error
 
@@ -73,17 +77,19 @@ async def _text(answer: aiohttp.ClientResponse, most: int) -> str:
     return read.decode()
 
 
-def owned_in(text: str) -> Owned:
-    """Read the answer. Raises ValueError."""
+def owned_in(text: str, sent_ms: int, received_ms: int) -> Owned:
+    """Read what was asked for, and began to come, at these times by this machine's clock. Raises ValueError."""
     try:
         answer = json.loads(text)
         found = {str(each["topic"]): float(each["load"]) for each in answer["topics"]}
         draining = answer["draining"] is True
+        told_ms = answer.get("nowMs")  # those of an earlier version do not say
+        offset_ms = None if told_ms is None else least_offset_ms(float(told_ms), sent_ms, received_ms)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a list of topics: {text[:100]!r}") from error
     if any(not 0 <= load < 1e9 for load in found.values()):
         raise ValueError("a load is no number that can be")
-    return Owned(found, draining)
+    return Owned(found, draining, offset_ms)
 
 
 def _token(settings: Settings) -> str | None:

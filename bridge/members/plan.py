@@ -22,6 +22,8 @@ class Owned(NamedTuple):
     loads: Loads
     draining: bool = False
     """Whether it is to own nothing: others take what it has."""
+    clock_offset_ms: float | None = None
+    """How far at least its clock is ahead of this machine's; None where it does not say."""
 
 
 TOLERATED = 0.1

@@ -1,5 +1,6 @@
 """What is built for REST, without a broker, against its description: with and without an index, connected or not."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.answers.values import Engine, Severity, Trigger
+from bridge.clock import ClockSteps
 from bridge.dispatch.subscription_stats import SubscriptionStats
 from bridge.limits import Limits
 from bridge.operate.action_log import ActionLog
@@ -112,6 +114,13 @@ async def test_topics(index: TopicIndex) -> None:
     assert topic_stats(several[1])["subscriptions"] == {}
 
 
+def clock_set_back() -> ClockSteps:
+    steps, now_s = ClockSteps(200), asyncio.get_running_loop().time()
+    steps.note(NOW, now_s - 2)
+    steps.note(NOW, now_s - 1)
+    return steps
+
+
 async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
     bridge: Any = SimpleNamespace(
         settings=SimpleNamespace(data_dir=tmp_path, cluster="c"),
@@ -121,6 +130,8 @@ async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
         certificate=None,
         started_ms=NOW,
         clock_offset_s=-2.5,
+        clock_steps=clock_set_back(),
+        balance=SimpleNamespace(clock_offsets_ms={"pulsar://far:6650": 3_000.0, "pulsar://near:6650": 300.0}),
         exposed=None,
         actions=SimpleNamespace(failure=None),
         limits=Limits(),
@@ -130,6 +141,11 @@ async def test_the_overview(index: TopicIndex, tmp_path: Path) -> None:
     assert (found["topics"], found["owned"], found["entries"], found["pending"]) == (3, 2, 8, 16)
     assert found["lateness"]["count"] == 4
     assert {each["code"] for each in found["warnings"]} >= {"not-ready", "clock", "storm"}
+    assert sorted(each["text"] for each in found["warnings"] if each["code"] == "clock") == [
+        "the clock of this machine was set, or stood still: -1.0 s",
+        "the clocks of this machine and of pulsar://far:6650 differ by at least 3.0 s",
+        "the clocks of this machine and the broker differ by at least 2.5 s",
+    ]
 
 
 async def test_time_partitions(index: TopicIndex) -> None:

@@ -1,6 +1,11 @@
-"""This machine's clock beside the broker's."""
+"""This machine's clock beside the broker's, and beside one that never steps."""
+
+import math
+
+import pytest
 
 from bridge.broker.clocks import ClockComparison
+from bridge.clock import ClockSteps
 
 NOW = 1_800_000_000.0
 
@@ -53,3 +58,24 @@ def test_what_is_allowed_is_not_doubted() -> None:
     for at_s in range(0, 60, 5):
         told(comparison, 4.0, float(at_s))
     assert comparison.doubt is None
+
+
+def test_a_clock_that_runs_or_is_slewed_is_not_set() -> None:
+    steps = ClockSteps(200)
+    assert [steps.note(round(1000 * at * 1.0005), float(at)) for at in range(0, 1_000, 10)] == [None] * 100
+    assert (steps.count, steps.last_at_s) == (0, -math.inf)
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, -250, 250, 3_600_000])
+def test_a_clock_that_is_set(step_ms: int) -> None:
+    steps = ClockSteps(200)
+    told = [steps.note(1_000 * at + (step_ms if at >= 5 else 0), float(at)) for at in range(10)]
+    assert [each for each in told if each is not None] == [step_ms]
+    assert told[5] == step_ms
+    assert (steps.count, steps.last_ms, steps.last_at_s) == (1, step_ms, 5.0)
+
+
+def test_time_in_which_nobody_looked_is_no_step() -> None:
+    steps = ClockSteps(200)
+    steps.note(0, 0.0)
+    assert steps.note(60_000, 60.0) is None

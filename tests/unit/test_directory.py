@@ -19,6 +19,7 @@ from bridge.net.trust import TrustedServers
 
 BROKER: dict[str, Any] = {"broker_service_url": "pulsar://b:1", "broker_web_url": "http://b:1"}
 LOOK, STEER, OWN = ("a-token-that-may-look", "a-token-that-may-steer", "the-token-of-this-bridge")
+NOW = 1_800_000_000_000
 OWNED = [
     {"topic": "persistent://public/default/t", "load": 1.5},
     {"topic": "persistent://public/default/idle", "load": 0},
@@ -125,4 +126,10 @@ async def test_who_is_not_there(other: Other) -> None:
 
 def test_loads_are_read_as_numbers() -> None:
     told = '{"draining": true, "topics": [{"topic": "t", "load": 3, "more": 1}], "more": 1}'
-    assert owned_in(told) == Owned({"t": 3.0}, draining=True)
+    assert owned_in(told, NOW, NOW) == Owned({"t": 3.0}, draining=True)
+
+
+@pytest.mark.parametrize(("told_ms", "offset_ms"), [(NOW + 10, 0), (NOW + 1_500, 1_480), (NOW - 1_500, -1_500)])
+def test_how_far_clocks_differ_at_least(told_ms: int, offset_ms: float) -> None:
+    told = f'{{"draining": false, "nowMs": {told_ms}, "topics": []}}'
+    assert owned_in(told, NOW, NOW + 20).clock_offset_ms == offset_ms

@@ -220,7 +220,7 @@ def subscription(**changes: Any) -> dict[str, Any]:
 
 def member(name: str, owned: int | None, load: float | None) -> answers.Member:
     url, web_url = f"pulsar://{name}:6650", f"http://{name}:8081"
-    return {"url": url, "webUrl": web_url, "draining": False, "owned": owned, "load": load}
+    return {"url": url, "webUrl": web_url, "draining": False, "owned": owned, "load": load, "clockOffsetMs": 0}
 
 
 def test_the_overview_has_the_bridges_where_there_are_several() -> None:

@@ -40,6 +40,8 @@ FAMILIES = (
     Family("workers", "gauge", "Workers of this host, where it has several, serving or silent.", (*BRIDGE, "state")),
     Family("broker_connections", "gauge", "Connections to brokers: the bridge's own and those of clients.", BRIDGE),
     Family("clock_offset_seconds", "gauge", "How far at least the broker's clock is ahead of this machine's.", BRIDGE),
+    Family("clock_steps_total", "counter", "How often this machine's clock was set, or stood still.", BRIDGE),
+    Family("peer_clock_offset_seconds", "gauge", "The same of the clock of another bridge.", (*BRIDGE, "peer")),
     Family("failures_total", "counter", "Unexpected errors, by the part that began anew.", (*BRIDGE, "part")),
     Family("admin_failures_total", "counter", "Calls of the admin interface without a readable answer.", BRIDGE),
     Family("storage_failed", "gauge", "1 while nothing can be stored; what is due is delivered all the same.", BRIDGE),
@@ -145,6 +147,9 @@ async def _bridge_samples(told: Exposition, bridge: Served, cluster: str) -> Non
     told.add("broker_connections", labels, bridge.broker_connections)
     if bridge.clock_offset_s is not None:
         told.add("clock_offset_seconds", labels, bridge.clock_offset_s)
+    told.add("clock_steps_total", labels, 0 if bridge.clock_steps is None else bridge.clock_steps.count)
+    for peer, offset_ms in ({} if bridge.balance is None else bridge.balance.clock_offsets_ms).items():
+        told.add("peer_clock_offset_seconds", labels_text({"cluster": cluster, "peer": peer}), offset_ms / 1000)
     told.add("admin_failures_total", labels, bridge.admin_failures)
     for part in Part:
         told.add("failures_total", f'{labels},part="{part}"', bridge.failures.counts[part])

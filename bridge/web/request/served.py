@@ -7,6 +7,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from bridge.clock import ClockSteps
 from bridge.config import Settings
 from bridge.gateway.listener import Gateway
 from bridge.limits import Limits, OperatorLimits
@@ -88,6 +89,10 @@ class Served(Protocol):
     @property
     def clock_offset_s(self) -> float | None:
         """How far at least the broker's clock is ahead of this machine's; None while it is not known."""
+
+    @property
+    def clock_steps(self) -> ClockSteps | None:
+        """Whether and how this machine's clock was set; None while the bridge starts."""
 
     @property
     def failures(self) -> Failures:

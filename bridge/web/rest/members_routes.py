@@ -6,6 +6,8 @@ import json
 from aiohttp import web
 
 from bridge import answers
+from bridge.clock import wall_clock_ms
+from bridge.members.membership import Member
 from bridge.members.plan import Loads
 from bridge.web.access.control import visible_names
 from bridge.web.neighbours.asking import NEIGHBOURS
@@ -27,6 +29,7 @@ async def owned(request: web.Request) -> Answer[answers.Owned]:
     draining = bridge.balance is not None and bridge.balance.draining
     found: answers.Owned = {
         "draining": draining,
+        "nowMs": wall_clock_ms(),
         "topics": [{"topic": name, "load": load} for name, load in loads.items() if name in visible],
     }
     return Answer(Written(await asyncio.to_thread(json.dumps, found)))
@@ -83,16 +86,28 @@ async def members_answer(bridge: Served) -> answers.Members:
     balance = bridge.balance
     if balance is None:
         loads = {} if bridge.topics is None else await bridge.topics.owned()
-        own = _member(bridge.advertised_url, next(filter(None, bridge.web_urls), None), loads, draining=False)
+        own = _member(Member(bridge.advertised_url, next(filter(None, bridge.web_urls), None)), loads)
         return {"members": [own], "trouble": None}
     found = [
-        _member(each.url, each.web_url, balance.shares.get(each.url), draining=each.url in balance.leaving)
+        _member(
+            each,
+            balance.shares.get(each.url),
+            draining=each.url in balance.leaving,
+            offset_ms=0.0 if each.url == bridge.advertised_url else balance.clock_offsets_ms.get(each.url),
+        )
         for each in balance.members
     ]
     return {"members": sorted(found, key=lambda each: each["url"]), "trouble": balance.trouble}
 
 
-def _member(url: str, web_url: str | None, loads: Loads | None, *, draining: bool) -> answers.Member:
-    load = None if loads is None else round(sum(loads.values()), 3)
-    owned = None if loads is None else len(loads)
-    return {"url": url, "webUrl": web_url, "draining": draining, "owned": owned, "load": load}
+def _member(
+    member: Member, loads: Loads | None, *, draining: bool = False, offset_ms: float | None = 0.0
+) -> answers.Member:
+    return {
+        "url": member.url,
+        "webUrl": member.web_url,
+        "draining": draining,
+        "owned": None if loads is None else len(loads),
+        "load": None if loads is None else round(sum(loads.values()), 3),
+        "clockOffsetMs": None if offset_ms is None else round(offset_ms),
+    }

@@ -54,7 +54,8 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
     due = dict.fromkeys(DUE_WITHIN_S, 0)
     sums = _Sums()
     disk = await asyncio.to_thread(shutil.disk_usage, bridge.settings.data_dir)
-    warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total)]
+    steady_s = asyncio.get_running_loop().time()
+    warnings = [each.answer() for each in bridge_warnings(bridge, disk.free, disk.total, steady_s)]
     if bridge.certificate is not None:
         warnings += [each.answer() for each in certificate_warnings(bridge.certificate, now_ms)]
     for number, topic in enumerate(topics, 1):
@@ -88,8 +89,8 @@ async def overview_answer(bridge: Served, topics: Sequence[TrackedTopic], now_ms
     }
 
 
-def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[OperatorWarning]:
-    """What concerns no single topic partition."""
+def bridge_warnings(bridge: Served, disk_free: int, disk_total: int, steady_s: float) -> list[OperatorWarning]:
+    """What concerns no single topic partition. `steady_s`: by the event loop's clock."""
     found = []
     if bridge.not_ready is not None:
         found.append(OperatorWarning(Severity.critical, "not-ready", bridge.not_ready))
@@ -108,6 +109,19 @@ def bridge_warnings(bridge: Served, disk_free: int, disk_total: int) -> list[Ope
     if offset is not None and abs(offset) > CLOCK_OFFSET_WARNING_S:
         text = f"the clocks of this machine and the broker differ by at least {abs(offset):.1f} s"
         found.append(OperatorWarning(Severity.critical, "clock", text))
+    return found + _clock_warnings(bridge, steady_s)
+
+
+def _clock_warnings(bridge: Served, steady_s: float) -> list[OperatorWarning]:
+    found = []
+    steps = bridge.clock_steps
+    if steps is not None and steady_s - steps.last_at_s < bridge.limits.operators.clock_step_told_s:
+        text = f"the clock of this machine was set, or stood still: {steps.last_ms / 1000:+.1f} s"
+        found.append(OperatorWarning(Severity.warning, "clock", text))
+    for url, offset_ms in ({} if bridge.balance is None else bridge.balance.clock_offsets_ms).items():
+        if abs(offset_ms) > 1000 * CLOCK_OFFSET_WARNING_S:
+            text = f"the clocks of this machine and of {url} differ by at least {abs(offset_ms) / 1000:.1f} s"
+            found.append(OperatorWarning(Severity.critical, "clock", text))
     return found
 
 
