@@ -184,7 +184,8 @@ def test_a_bridge_that_does_not_answer_stops_moves_only(
     first.freeze()
     try:
         publish(producer, ["meanwhile"])
-        silent = {"url": first.service_url, "webUrl": first.web_url, "draining": False, "owned": None, "load": None}
+        silent = {"url": first.service_url, "webUrl": first.web_url, "draining": False}
+        silent |= {"owned": None, "load": None, "clockOffsetMs": None}
         wait_until(lambda: silent in second.get("/admin/v2/delayed/members")[1]["members"], "it does not answer")
         found = admin(private_pulsar, "GET", f"{rest_path(topic)}/stats")["subscriptions"]["__delay-bridge"]
         assert found["activeConsumerName"] == first.service_url
