@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.recorded import write_result
-from bridge.cli.bench import report
+from bridge.cli.trials.bench import report
 from bridge.showcase.side_by_side import Wanted, side_by_side
 
 

@@ -65,9 +65,9 @@ def main() -> None:
     with (
         EmbeddedPulsar() as broker,
         tempfile.TemporaryDirectory() as data_dir,
-        bridge_process(broker, data_dir) as service_url,
+        bridge_process(broker, data_dir) as bridge,
     ):
-        results = run(service_url, given.runs, given.scale, console)
+        results = run(bridge.service_url, given.runs, given.scale, console)
     console.print(report(results))
     written = write_result("key-shared", given.output, {}, scale=given.scale, results=results)
     console.print(f"written to {written}")

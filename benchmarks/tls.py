@@ -173,8 +173,8 @@ def main() -> None:
             "DELAY_BRIDGE_TLS_CERTIFICATE_FILE_PATH": str(trust),
             "DELAY_BRIDGE_TLS_KEY_FILE_PATH": str(key),
         }
-        with bridge_process(broker, str(folder / "data"), **settings) as service_url:
-            urls = {"plain": service_url, "TLS": f"pulsar+ssl://127.0.0.1:{tls_port}"}
+        with bridge_process(broker, str(folder / "data"), **settings) as bridge:
+            urls = {"plain": bridge.service_url, "TLS": f"pulsar+ssl://127.0.0.1:{tls_port}"}
             results = run(urls, trust, given.runs, given.scale, console)
             beside = run_beside_crowds(urls, trust, given.runs, given.scale, folder, console)
     console.print(report(results, beside))

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli import bench, books, config, demo, drain, members, pending, rebuild, serve, standalone, stats, topics
+from bridge.cli import books, config, drain, members, pending, rebuild, serve, stats, topics
 from bridge.cli.common import CommandFailed
+from bridge.cli.trials import bench, demo, plan, standalone
 from bridge.config import ConfigError
 from bridge.embedded import EmbeddedError
 from bridge.extras import ExtraMissing
@@ -42,6 +43,7 @@ app.command()(rebuild.rebuild)
 app.command()(rebuild.rebuild_status)
 app.command()(rebuild.audit)
 app.command()(bench.bench)
+app.command()(plan.plan)
 app.add_typer(config.app, name="config")
 
 

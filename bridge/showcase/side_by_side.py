@@ -9,18 +9,24 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bridge.embedded.pulsar import EmbeddedPulsar
+from bridge.showcase.processor_time import Meter
 
 Figures = dict[str, float]
 Runs = dict[str, list[Figures]]
 
+DUE = "due"
+"""What the client prints when its first message is due."""
+COSTS = ("broker_us", "bridge_us", "bridge_in_us", "bridge_out_us", "client_us")
+"""Processor time of each process for a message; of the bridge's until the first is due, and after that."""
 SHOWN = {
-    "burst": ("rate", "p50_ms", "p99_ms", "max_ms", "early", "lost"),
-    "spread": ("p50_ms", "p99_ms", "p999_ms", "max_ms", "early", "lost"),
+    "burst": ("rate", "p50_ms", "p99_ms", "max_ms", "early", "lost", *COSTS),
+    "spread": ("p50_ms", "p99_ms", "p999_ms", "p9999_ms", "max_ms", "early", "lost", "send_p99_ms", *COSTS),
     "throughput Shared": ("produce", "consume", "both"),
     "throughput Exclusive": ("produce", "consume", "both"),
 }
@@ -60,9 +66,16 @@ def workloads(given: Wanted) -> dict[str, list[str]]:
     return {name: arguments for name, arguments in chosen.items() if given.only in name}
 
 
+class Running(NamedTuple):
+    """A bridge in a process of its own."""
+
+    service_url: str
+    pid: int
+
+
 @contextmanager
-def bridge_process(broker: EmbeddedPulsar, data_dir: str, **environment: str) -> Iterator[str]:
-    """Start a bridge in front of `broker` as an operator would; gives its service URL."""
+def bridge_process(broker: EmbeddedPulsar, data_dir: str, **environment: str) -> Iterator[Running]:
+    """Start a bridge in front of `broker` as an operator would."""
     port, web_port = free_port(), free_port()
     process = subprocess.Popen(
         [
@@ -75,7 +88,7 @@ def bridge_process(broker: EmbeddedPulsar, data_dir: str, **environment: str) ->
     )
     try:
         wait_ready(process, f"http://127.0.0.1:{web_port}/readyz")
-        yield f"pulsar://127.0.0.1:{port}"
+        yield Running(f"pulsar://127.0.0.1:{port}", process.pid)
     finally:
         process.terminate()
         process.wait(30)
@@ -102,14 +115,49 @@ def wait_ready(process: subprocess.Popen[bytes], url: str) -> None:
     raise BenchError("the bridge did not become ready")
 
 
-def measure(arguments: list[str], service_url: str) -> Figures:
-    """Run the client once. Raises BenchError with what it says."""
+def measure(arguments: list[str], service_url: str, pids: Mapping[str, int] | None = None) -> Figures:
+    """Run the client once. Raises BenchError with what it says.
+
+    `pids`: the processes `broker` and `bridge`, whose processor time for a message is told where the client says when
+    the first one is due.
+    """
     command = [sys.executable, "-m", "bridge.showcase.bench_client", *arguments, "--service-url", service_url]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise BenchError(f"{' '.join(arguments)}: {(done.stderr.strip().splitlines() or ['no word of why'])[-1]}")
-    figures: Figures = json.loads(done.stdout)
+    meter = Meter(pids or {})
+    before: dict[str, float] | None = None
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as client,
+    ):
+        last = ""
+        for line in client.stdout or ():
+            if line.strip() == DUE:
+                before = meter.lap()
+            last = line
+        client.wait()
+        after = meter.lap()
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
+    if client.returncode:
+        raise BenchError(f"{' '.join(arguments)}: {(said or ['no word of why'])[-1]}")
+    figures: Figures = json.loads(last)
+    if before is not None and before:
+        figures |= costs(before, after, int(arguments[arguments.index("--messages") + 1]))
     return figures
+
+
+def costs(before: dict[str, float], after: dict[str, float], messages: int) -> Figures:
+    """Microseconds for a message, of seconds of each process until the first one was due, and after that."""
+
+    def each(seconds: float) -> float:
+        return round(seconds * 1e6 / messages, 1)
+
+    both = {name: before[name] + after[name] for name in before}
+    return {
+        "broker_us": each(both["broker"]),
+        "bridge_us": each(both["bridge"]),
+        "bridge_in_us": each(before["bridge"]),
+        "bridge_out_us": each(after["bridge"]),
+    }
 
 
 def medians(runs: Sequence[Figures]) -> Figures:
@@ -131,13 +179,15 @@ def side_by_side(wanted: Wanted, on_run: Callable[[str, str, Figures], None]) ->
     with (
         EmbeddedPulsar() as broker,
         tempfile.TemporaryDirectory() as data_dir,
-        bridge_process(broker, data_dir) as bridge_url,
+        bridge_process(broker, data_dir) as bridge,
     ):
-        addresses = {"broker": broker.service_url, "bridge": bridge_url}
+        addresses = {"broker": broker.service_url, "bridge": bridge.service_url}
+        assert broker.pid is not None
+        pids = {"broker": broker.pid, "bridge": bridge.pid}
         for name, arguments in workloads(wanted).items():
             results[name] = {"broker": [], "bridge": []}
             for run in range(wanted.runs):
                 for side in ("broker", "bridge") if run % 2 == 0 else ("bridge", "broker"):
-                    results[name][side].append(measure(arguments, addresses[side]))
+                    results[name][side].append(measure(arguments, addresses[side], pids))
                     on_run(name, side, results[name][side][-1])
     return results

@@ -1,10 +1,14 @@
 """The benchmark that users run: what it is asked to do, and what it makes of the figures."""
 
+import os
+import time
+
 import pytest
 from rich.console import Console
 
-from bridge.cli.bench import report
-from bridge.showcase.side_by_side import SHOWN, BenchError, Wanted, measure, medians, workloads
+from bridge.cli.trials.bench import report
+from bridge.showcase.processor_time import Meter, processor_s
+from bridge.showcase.side_by_side import COSTS, SHOWN, BenchError, Wanted, costs, measure, medians, workloads
 
 
 def test_scaled_workloads() -> None:
@@ -33,3 +37,25 @@ def test_the_ratio_is_bridge_by_broker() -> None:
 def test_a_client_that_fails_is_quoted() -> None:
     with pytest.raises(BenchError, match=r"^nonsense: .*invalid choice: 'nonsense'"):
         measure(["nonsense"], "pulsar://127.0.0.1:1")
+
+
+def test_what_a_message_costs() -> None:
+    found = costs({"broker": 1.0, "bridge": 0.5}, {"broker": 2.0, "bridge": 0.25}, 50_000)
+    assert found == {"broker_us": 60.0, "bridge_us": 15.0, "bridge_in_us": 10.0, "bridge_out_us": 5.0}
+    assert {*found, "client_us"} == {*COSTS}
+
+
+def test_processor_time_is_that_of_all_threads() -> None:
+    meter = Meter({"this": os.getpid()})
+    began, used = time.process_time(), processor_s(os.getpid())
+    while time.process_time() < began + 0.1:
+        pass
+    step_s = 0.02
+    assert processor_s(os.getpid()) - used == pytest.approx(time.process_time() - began, abs=step_s)
+    assert meter.lap()["this"] >= 0.1 - step_s
+    assert meter.lap()["this"] < 0.1
+
+
+def test_processor_time_of_nobody() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        processor_s(2**22 + 1)

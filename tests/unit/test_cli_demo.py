@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bridge.cli.demo import _line_writer, _print_result
+from bridge.cli.trials.demo import _line_writer, _print_result
 from bridge.showcase.demo import Tally
 
 
@@ -56,7 +56,7 @@ def test_percentiles_are_lateness_seen() -> None:
 
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("bridge.cli.demo.time.monotonic", lambda: now)
+    monkeypatch.setattr("bridge.cli.trials.demo.time.monotonic", lambda: now)
     out = io.StringIO()
     write = _line_writer(Console(file=out))
     tally = Tally(2)

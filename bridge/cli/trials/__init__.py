@@ -1,0 +1,1 @@
+"""Commands for trying out and for planning: they ask no bridge that runs."""
