@@ -217,6 +217,8 @@ class TopicLimits:
     sync_interval_s: float = 0.02
     checkpoint_interval_s: float = 0.5
     """How often harvested position and checkpoints go to the broker: brokers persist them once a second."""
+    checkpoint_slice: int = 20
+    """Subscriptions whose progress is worked out before others get their turn."""
     cursor_poll_s: float = 2.0
     """How often mark-delete positions are asked for while messages are acked; above the broker's second between
     writes."""

@@ -67,6 +67,8 @@ class IndexLimits:
     """Keys a view remembers behind its cursor; beyond that the cursor moves back and reads them again."""
     settle_blocks: int = 64
     """Blocks of positions a view looks up in one go to count acks: about 2 ms."""
+    views_slice: int = 20
+    """Views without acks to be counted that are written in one go."""
     journal_entries: int = 100_000
     """Entries written until partition counters are stored again: so many, and those of one round, are counted at
     open."""

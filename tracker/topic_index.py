@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -251,11 +251,24 @@ class TopicIndex:
         """Forget a subscription and its acks; nothing happens when it is unknown."""
         self._views.remove(subscription)
 
-    def persist_views(self) -> int:
-        """Write what changed in the views since the last call, unsynced; return the records written."""
-        self.settle(self._limits.settle_blocks)
+    def persist_views(self, subscriptions: Collection[str] | None = None) -> int:
+        """Write what changed in the views, or in some of them, unsynced; return the records written."""
+        by_name = self._views.by_name
+        views = [by_name[name] for name in (by_name if subscriptions is None else subscriptions) if name in by_name]
+        self._settle(views, self._limits.settle_blocks)
         self.damage.move_some()
-        return self._views.persist()
+        return self._views.persist(views)
+
+    def portions(self) -> Iterator[list[str]]:
+        """Yield the subscriptions in portions, each of which `persist_views` takes about 2 ms for."""
+        portion: list[str] = []
+        for name, view in self.views().items():
+            portion.append(name)
+            if not view.counter.settled or len(portion) == self._limits.views_slice:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
 
     def due(self, view: SubscriptionView, now_ms: int, limit: int, max_bytes: int = DUE_BYTES) -> list[DueEntry]:
         """Return the next entries due for a view, late ones first; they become outstanding.
@@ -323,13 +336,7 @@ class TopicIndex:
 
         Returns True when some are left: until then the views' pending counts are too high. Raises StoreError.
         """
-        highest = self._core.record.harvested
-        views = [view for view in self._views.by_name.values() if not view.counter.settled]
-        if highest is None:
-            return bool(views)
-        # Every view gets its turn, however much the ones before it have left.
-        left = sum(view.counter.settle(self.positions, self.reader, self.table, highest, limit) for view in views)
-        return left > 0
+        return self._settle(self._views.by_name.values(), limit)
 
     def drop_consumed(self, now_ms: int) -> int:
         """Drop the time partitions that have passed and that no view needs any more; return how many.
@@ -348,6 +355,15 @@ class TopicIndex:
         self._consumed.reclaim(self.low_water_key)
 
     # --- inside
+
+    def _settle(self, views: Iterable[SubscriptionView], limit: int) -> bool:
+        highest = self._core.record.harvested
+        unsettled = [view for view in views if not view.counter.settled]
+        if highest is None:
+            return bool(unsettled)
+        # Every view gets its turn, however much the ones before it have left.
+        left = sum(view.counter.settle(self.positions, self.reader, self.table, highest, limit) for view in unsettled)
+        return left > 0
 
     def _load(self) -> None:
         core = self._core

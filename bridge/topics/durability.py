@@ -3,7 +3,9 @@
 Nothing here keeps messages from going out: what cannot be written is in the broker, and written later.
 """
 
+import asyncio
 import contextlib
+from collections.abc import Collection
 
 import structlog
 
@@ -66,10 +68,17 @@ class Durability:
         self._trouble = str(error)
         self.ask_for_sync()
 
-    def persist_views(self) -> None:
-        """Write the acks of all subscriptions."""
+    async def keep_up(self) -> None:
+        """Write the acks of all subscriptions, and tell the broker how far each is; others have their turn between."""
+        for portion in self._index.portions():
+            self.persist_views(portion)
+            await asyncio.sleep(0)
+        await self._checkpoint()
+
+    def persist_views(self, subscriptions: Collection[str] | None = None) -> None:
+        """Write the acks of all subscriptions, or of some."""
         try:
-            self._index.persist_views()
+            self._index.persist_views(subscriptions)
             if self._synced != self._index.harvested_position or not self._context.store.is_synced:
                 self.ask_for_sync()
         except StoreError as error:  # the broker has the acks too
@@ -83,14 +92,18 @@ class Durability:
         except StoreError as error:  # maintenance finds it again
             self.cannot_store(error)
 
-    def checkpoint(self) -> None:
+    async def _checkpoint(self) -> None:
         """Tell the broker's cursor how far the disk is, and how far each subscription."""
-        if self._synced is None or not all(view.covered for view in self._index.views().values()):
+        if not self._may_tell:
             return
-        for subscription in self._subscriptions.values():
-            if (known := subscription.checkpoint()) is not None:
+        for number, (name, subscription) in enumerate(list(self._subscriptions.items()), 1):
+            if number % self._context.limits.topics.checkpoint_slice == 0:
+                await asyncio.sleep(0)
+            if self._subscriptions.get(name) is subscription and (known := subscription.checkpoint()) is not None:
                 view, position = known
                 self._book.take(subscription.name, Checkpoint.of(position, view.history, view.acks))
+        if self._synced is None or not self._may_tell:  # any more
+            return
         keep = (self._synced, self._book.properties)
         if self.kept is not None:
             # Only what the broker has been told before: an index that it cannot confirm is not believed.
@@ -99,6 +112,10 @@ class Durability:
             with contextlib.suppress(BrokerError):
                 self._ownership.keep(*keep)
                 self.kept = keep
+
+    @property
+    def _may_tell(self) -> bool:
+        return self._synced is not None and all(view.covered for view in self._index.views().values())
 
     @property
     def all_is_kept(self) -> bool:

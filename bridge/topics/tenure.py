@@ -319,11 +319,10 @@ class Tenure:
         polled = loop.time()
         while True:
             await asyncio.sleep(self._limits.checkpoint_interval_s)
-            self.durability.persist_views()
+            await self.durability.keep_up()
             self._outlook.sample(loop.time())
             if self.index.damage.is_any and (self._healing is None or self._healing.done()):
                 self._healing = self.spawn(self._heal())
-            self.durability.checkpoint()
             if (doubt := self._context.admin.clocks.doubt) is not None:
                 self.ownership.give_up(doubt)
             if loop.time() - polled > self._limits.cursor_poll_s:

@@ -149,7 +149,7 @@ async def test_a_rate_beside_what_is_published() -> None:
 
 
 def watch(broker: Broker, **limits: float) -> tuple[PolicyWatch, Subscriptions]:
-    every = Limits(topics=TopicLimits(**limits))
+    every = Limits(topics=TopicLimits(**cast(Any, limits)))
     subscriptions = Subscriptions(TOPIC, lambda: None, lambda: True, every.dispatch, lambda bits: 0)
     context = cast(Any, SimpleNamespace(admin=broker, limits=every))
     return PolicyWatch(TOPIC, context, subscriptions), subscriptions

@@ -460,3 +460,23 @@ def test_a_read_that_fails_passes_nothing_over(index: TopicIndex, monkeypatch: p
         with pytest.raises(StoreError):
             index.due(view, 50, 10)
     assert numbers(index.due(view, 50, 10)) == [0, 1]
+
+
+def test_views_are_persisted_in_portions(store: Store) -> None:
+    """One whose acks are to be counted ends a portion, and what is written one by one is what is read again."""
+    index = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS, limits=IndexLimits(views_slice=3))
+    index.start_at(EARLIEST)
+    add(index, *range(10))
+    for number in range(8):
+        index.view(f"s{number}").ack(2, number)
+        if number != 4:
+            index.settle(100)
+    portions = list(index.portions())
+    assert [name for portion in portions for name in portion] == [f"s{number}" for number in range(8)]
+    assert max(map(len, portions)) <= 3
+    for portion in portions:
+        assert index.persist_views([*portion, "gone"]) > 0
+    assert index.persist_views() == 0
+    again = TopicIndex(store, TOPIC, partition_width_ms=WIDTH_MS)
+    assert all(again.view(f"s{number}").acks.contains(2, number) for number in range(8))
+    assert {again.counts.pending(again.view(f"s{number}")) for number in range(8)} == {9}

@@ -60,13 +60,13 @@ class ViewRecords:
         del self._stored[subscription]
         self._expedited.pop(subscription, None)
 
-    def persist(self) -> int:
-        """Write what changed since the last call, in one batch; return the number of records."""
+    def persist(self, views: Iterable[SubscriptionView]) -> int:
+        """Write what changed in views since the last call, in one batch; return the number of records."""
         batch = self._store.new_batch()
         changed: dict[str, bytes] = {}
         staged: list[tuple[SubscriptionView, list[int], set[int], bytes]] = []
-        for name, view in self.by_name.items():
-            record = _record(view)
+        for view in views:
+            name, record = view.name, _record(view)
             if record != self._stored[name]:
                 changed[name] = record
                 batch.put(self._keys.view(name), record)
