@@ -15,7 +15,8 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tracker.errors import StoreError, is_damage
@@ -32,6 +33,8 @@ _MARK = 0x80
 BLOCK_SHIFT = 9
 BLOCK_ENTRIES = 1 << BLOCK_SHIFT
 _COLUMNS = (("H", 2), ("Q", 8), ("I", 4))
+_RECORDS_KEPT = 80
+"""Records of all topics whose due times are kept, some 4 MB: what one subscription looks up the next one does too."""
 
 
 class PlacedEntry(NamedTuple):
@@ -73,6 +76,19 @@ def decode_record(key: bytes, value: bytes) -> list[PlacedEntry]:
     return [PlacedEntry(ledger, first + below, time, size) for below, time, size in zip(low, times, sizes, strict=True)]
 
 
+@lru_cache(maxsize=_RECORDS_KEPT)
+def _times(key: bytes, value: bytes) -> Mapping[int, int]:
+    """Return the due time of each entry of a record; not to be changed."""
+    return {placed.entry: placed.deliver_at_ms for placed in decode_record(key, value)}
+
+
+def _within(times: Mapping[int, int], ledger: int, lowest: int, first: Position, last: Position) -> Mapping[int, int]:
+    """Return those of a block's entries that lie in a range of positions; `lowest`: the block's first entry."""
+    if first <= (ledger, lowest) and (ledger, lowest + BLOCK_ENTRIES - 1) <= last:
+        return times
+    return {entry: time for entry, time in times.items() if first <= (ledger, entry) <= last}
+
+
 def positions_of(key: bytes) -> tuple[Position, Position]:
     """Return the lowest and highest position that the record of a key may speak of."""
     _, ledger, block, _ = _KEY.unpack(key)
@@ -112,7 +128,7 @@ class PositionIndex:
                 return times.get(entry)
         return None
 
-    def blocks(self, after: Position, upto: Position) -> Iterator[tuple[int, dict[int, int]]]:
+    def blocks(self, after: Position, upto: Position) -> Iterator[tuple[int, Mapping[int, int]]]:
         """Yield (ledger, due time by entry) for each block with noted positions in (after, upto], in order.
 
         To be used up at once: it holds an iterator open. Raises StoreError. While the index is moved out of a damaged
@@ -120,7 +136,7 @@ class PositionIndex:
         """
         return self._blocks(self._families.main, after, upto)
 
-    def _blocks(self, family: TopicFamily, after: Position, upto: Position) -> Iterator[tuple[int, dict[int, int]]]:
+    def _blocks(self, family: TopicFamily, after: Position, upto: Position) -> Iterator[tuple[int, Mapping[int, int]]]:
         first, last = Position(max(after.ledger, 0), max(after.entry + 1, 0)), Position(*upto)
         if after.ledger < 0:
             first = Position(0, 0)
@@ -128,7 +144,7 @@ class PositionIndex:
             iterator = family.reader.iter()
             iterator.seek(_KEY.pack(_MARK, first.ledger, first.entry >> BLOCK_SHIFT, 0))
             current: tuple[int, int] | None = None
-            times: dict[int, int] = {}
+            times: Mapping[int, int] = {}
             while iterator.valid():
                 key = iterator.key()
                 _, ledger, block, _ = _KEY.unpack(key)
@@ -138,9 +154,8 @@ class PositionIndex:
                     if times and current is not None:
                         yield current[0], times
                     current, times = (ledger, block), {}
-                for placed in decode_record(key, iterator.value()):
-                    if first <= placed[:2] <= last:
-                        times[placed.entry] = placed.deliver_at_ms
+                noted = _within(_times(key, iterator.value()), ledger, block << BLOCK_SHIFT, first, last)
+                times = {**times, **noted} if times else noted
                 iterator.next()
             iterator.status()
         except StoreError:

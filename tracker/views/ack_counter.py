@@ -212,7 +212,7 @@ class AckCounter:
         upto = Position(ledger, start + BLOCK_ENTRIES - 1)
         block = BitMap(waiting)
         block &= BitMap(range(first, start + BLOCK_ENTRIES))
-        for _, times in positions.blocks(Position(ledger, first - 1), upto):
+        for _, times in positions.blocks(Position(ledger, start - 1), upto):
             for entry in block:
                 if entry in times:
                     self._count_existing(ledger, entry, times[entry], disk, table)
