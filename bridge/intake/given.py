@@ -20,6 +20,11 @@ class Given:
         self._passed_over = PositionSet()
         self._ends: dict[int, int] = {}  # the last entry given of ledgers that others have followed
 
+    @property
+    def upto(self) -> Position:
+        """What was given last."""
+        return self._last
+
     def note(self, entries: Sequence[StoredEntry]) -> None:
         """They were given, in this order; those that were given before may be among them."""
         last = self._last

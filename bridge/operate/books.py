@@ -350,6 +350,9 @@ class _Moment:
             raise Unknown("it is not dispatched at the moment")
         if not state.covers(upto):
             raise Unknown("a ledger was begun in this moment")
+        if given.upto < upto:
+            # In a write that failed, and is there after all: what is immediate in it nobody was given.
+            raise Unknown("what was stored when the disk failed is being read again")
         sizes = dict(state.ledger_sizes)
         withheld = given.withheld(sizes) | for_nobody
         subscription.gone.settle(sizes, upto, withheld)
