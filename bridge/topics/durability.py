@@ -73,7 +73,7 @@ class Durability:
         for portion in self._index.portions():
             self.persist_views(portion)
             await asyncio.sleep(0)
-        await self._checkpoint()
+        await self.checkpoint()
 
     def persist_views(self, subscriptions: Collection[str] | None = None) -> None:
         """Write the acks of all subscriptions, or of some."""
@@ -92,7 +92,7 @@ class Durability:
         except StoreError as error:  # maintenance finds it again
             self.cannot_store(error)
 
-    async def _checkpoint(self) -> None:
+    async def checkpoint(self) -> None:
         """Tell the broker's cursor how far the disk is, and how far each subscription."""
         if not self._may_tell:
             return

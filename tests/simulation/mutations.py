@@ -105,9 +105,9 @@ def _forward_only(init: Any) -> Any:
 
 
 def _all_that_is_harvested(checkpoint: Any) -> Any:
-    def mutated(self: Durability) -> None:
+    async def mutated(self: Durability) -> None:
         self._synced = self._index.harvested_position
-        checkpoint(self)
+        await checkpoint(self)
 
     return mutated
 
