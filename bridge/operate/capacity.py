@@ -15,9 +15,10 @@ MB = 1 << 20
 class Costs:
     """What one message, one entry or one process takes. Processor times are of one core, by `delay-bridge bench`."""
 
-    harvest_us: float = 12.0
-    """Reading a message from the broker and storing it: once at the owner, and once at each standby."""
-    deliver_us: float = 16.0
+    harvest_us: float = 25.0
+    """Reading a message from the broker and storing it: once at the owner, and once at each standby. Relaying it from a
+    producer that is connected to a bridge is part of it."""
+    deliver_us: float = 47.0
     """Sending a message to a consumer and noting its ack: once for each subscription."""
     busy_share: float = 0.6
     """Of a core: with more, what comes in bursts waits."""

@@ -38,6 +38,12 @@ def test_what_an_index_takes_is_what_was_measured() -> None:
     assert figures["large_entries"] == MEASURED.index_entries
 
 
+def test_what_a_message_takes_is_what_was_measured() -> None:
+    (run,) = json.loads((RESULTS / "2026-11-23-spread.json").read_text())["results"]["spread"]["bridge"]
+    assert pytest.approx(run["bridge_in_us"], rel=0.1) == MEASURED.harvest_us
+    assert pytest.approx(run["bridge_out_us"], rel=0.1) == MEASURED.deliver_us
+
+
 def test_what_is_a_setting_or_a_limit_is_the_same_here() -> None:
     defaults = Settings(broker_service_url="pulsar://b:1", broker_web_url="http://b:1")
     assert defaults.near_term_bytes == MEASURED.near_term_bytes
