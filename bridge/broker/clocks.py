@@ -9,13 +9,14 @@ _ANSWERS: Final = 3
 _LASTING_S: Final = 5.0
 
 
-def least_offset_ms(told_ms: float, sent_ms: float, received_ms: float) -> float:
+def least_offset(told: float, sent: float, received: float, within: float = 0.0) -> float:
     """How far at least another clock is ahead of this machine's, below 0 behind; 0: as far as can be told they agree.
 
-    It said `told_ms` between the time a question was sent and the time its answer was received, by this machine's.
+    It said `told`, or up to `within` more, between the time a question was sent and the time its answer was received by
+    this machine's; all in the same unit.
     """
-    ahead = told_ms - received_ms
-    return ahead if ahead > 0 else min(told_ms - sent_ms, 0.0)
+    ahead = told - received
+    return ahead if ahead > 0 else min(told + within - sent, 0.0)
 
 
 class ClockComparison:
@@ -30,8 +31,7 @@ class ClockComparison:
 
     def note(self, told_s: float, sent_s: float, received_s: float, now_s: float) -> None:
         """An answer of a request sent at `sent_s` says `told_s`, whole seconds; `now_s` is monotonic."""
-        least, most = told_s - received_s, told_s + 1 - sent_s
-        self.offset_s = least if least > 0 else min(most, 0.0)
+        self.offset_s = least_offset(told_s, sent_s, received_s, within=1.0)
         if self._max_offset_s is None or abs(self.offset_s) <= self._max_offset_s:
             self._apart.clear()
         elif len(self._apart) < _ANSWERS:

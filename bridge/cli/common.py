@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,36 +38,38 @@ class LogFormat(StrEnum):
     json = "json"
 
 
-def _duration(text: str) -> int:
-    try:
-        return parse_duration_ms(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def reading(parse: Callable[[str], int]) -> Callable[[str], int]:
+    """A parser of an option's values, whose ValueError is told as it is: the library's own words do not name them."""
+
+    def read(text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return read
 
 
-def _whole_number(value: str | int, what: str, low: int, high: int) -> int:
-    # The library's own range check does not name the value. Defaults come here as well, as they are.
-    try:
-        return whole_number(str(value), low, high, what)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def _whole_number(what: str, low: int, high: int) -> Callable[[str], int]:
+    # Defaults come here as well, as they are.
+    return reading(lambda value: whole_number(str(value), low, high, what))
 
 
 def duration_option(text: str, default: str) -> Any:
     """An option of type int (ms) that is typed as `10s`; `text` is its help, `default` how its default is shown."""
-    return typer.Option(parser=_duration, metavar="DURATION", help=f"{text}  [default: {default}]", show_default=False)
+    return typer.Option(
+        parser=reading(parse_duration_ms), metavar="DURATION", help=f"{text}  [default: {default}]", show_default=False
+    )
 
 
 def port_option(text: str) -> Any:
     """An option that is a TCP port."""
-    return typer.Option(parser=lambda value: _whole_number(value, "port", 0, 65_535), metavar="PORT", help=text)
+    return typer.Option(parser=_whole_number("port", 0, 65_535), metavar="PORT", help=text)
 
 
 def count_option(text: str) -> Any:
     """An option that is a number of messages."""
-    return typer.Option(
-        parser=lambda value: _whole_number(value, "number of messages", 1, 10_000_000), metavar="N", help=text
-    )
+    return typer.Option(parser=_whole_number("number of messages", 1, 10_000_000), metavar="N", help=text)
 
 
 ConfigFile = Annotated[

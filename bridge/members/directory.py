@@ -5,7 +5,7 @@ import json
 
 import aiohttp
 
-from bridge.broker.clocks import least_offset_ms
+from bridge.broker.clocks import least_offset
 from bridge.clock import wall_clock_ms
 from bridge.config import Settings
 from bridge.limits import MemberLimits
@@ -84,7 +84,7 @@ def owned_in(text: str, sent_ms: int, received_ms: int) -> Owned:
         found = {str(each["topic"]): float(each["load"]) for each in answer["topics"]}
         draining = answer["draining"] is True
         told_ms = answer.get("nowMs")  # those of an earlier version do not say
-        offset_ms = None if told_ms is None else least_offset_ms(float(told_ms), sent_ms, received_ms)
+        offset_ms = None if told_ms is None else least_offset(float(told_ms), sent_ms, received_ms)
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a list of topics: {text[:100]!r}") from error
     if any(not 0 <= load < 1e9 for load in found.values()):

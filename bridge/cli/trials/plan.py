@@ -5,23 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.cli.common import Output, OutputOption, plain_table, print_json, print_table
+from bridge.cli.common import Output, OutputOption, plain_table, print_json, print_table, reading
 from bridge.notation.quantities import parse_count, parse_size
 from bridge.operate.capacity import Capacity, Load, capacity
 
-
-def _count(text: str) -> int:
-    try:
-        return parse_count(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+_count, _size = reading(parse_count), reading(parse_size)
 
 
 def plan(
