@@ -106,18 +106,19 @@ def capacity(load: Load, costs: Costs = MEASURED) -> Capacity:
     needs = {"processors": _ceil(cores / costs.busy_share), "standbys": copies}
     if load.disk_bytes is not None:
         needs["disk"] = _ceil(disk_total / load.disk_bytes)
-    partitions = max(*partition_needs.values(), *needs.values(), 1)
     if load.memory_bytes is not None:
+        partitions = max(*partition_needs.values(), *needs.values())
         needs["memory"] = _bridges_by_memory(load, costs, partitions)
-        partitions = max(partitions, needs["memory"])
     bridges = max(needs.values())
+    partition_needs["one for each bridge"] = bridges
+    partitions = max(partition_needs.values())
     read = load.rate * copies
     return Capacity(
         bridges=bridges,
         partitions=partitions,
         limited_by=_most(needs),
         needs=needs,
-        partitions_limited_by=_most({**partition_needs, "one for each bridge": bridges}),
+        partitions_limited_by=_most(partition_needs),
         partition_needs=partition_needs,
         cores=cores,
         disk=disk_total // bridges,

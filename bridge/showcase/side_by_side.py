@@ -123,7 +123,7 @@ def measure(arguments: list[str], service_url: str, pids: Mapping[str, int] | No
     """
     command = [sys.executable, "-m", "bridge.showcase.bench_client", *arguments, "--service-url", service_url]
     meter = Meter(pids or {})
-    before: dict[str, float] | None = None
+    before: dict[str, float] = {}
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as client,
@@ -140,7 +140,7 @@ def measure(arguments: list[str], service_url: str, pids: Mapping[str, int] | No
     if client.returncode:
         raise BenchError(f"{' '.join(arguments)}: {(said or ['no word of why'])[-1]}")
     figures: Figures = json.loads(last)
-    if before is not None and before:
+    if before:
         figures |= costs(before, after, int(arguments[arguments.index("--messages") + 1]))
     return figures
 

@@ -11,7 +11,7 @@ from tracker.keys import KEY, encode_key, key_time, successor, time_bound
 from tracker.partitions.table import PartitionTable
 from tracker.store.database import TopicFamily
 from tracker.store.families import EntryFamilies
-from tracker.views.ack_set import AckSet
+from tracker.views.ack_set import AckedIn, AckSet
 
 
 class Most(NamedTuple):
@@ -29,17 +29,6 @@ class Unacked(NamedTuple):
     size: int
     end: bytes
     keys_left: int
-
-
-class _AckedIn(dict[int, tuple[int, Any]]):
-    """`AckSet.acked_in` of each ledger: in due order they change with every entry."""
-
-    def __init__(self, acks: AckSet) -> None:
-        self._acks = acks
-
-    def __missing__(self, ledger: int) -> tuple[int, Any]:
-        found = self[ledger] = self._acks.acked_in(ledger)
-        return found
 
 
 class DamagedPartition(StoreError):
@@ -108,7 +97,7 @@ class DiskReader:
 
         Of those that are, the value is not read: after a change of owner they are most of what has passed.
         """
-        make, cls, unpack, known = tuple.__new__, DueEntry, KEY.unpack, _AckedIn(acks)
+        make, cls, unpack, known = tuple.__new__, DueEntry, KEY.unpack, AckedIn(acks)
         found: list[DueEntry] = []
         size, keys_left = 0, most.keys
         for iterator, stop in self._stretches(start, end):

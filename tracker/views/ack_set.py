@@ -267,6 +267,19 @@ class AckSet:
                 del self._ledgers[ledger]
 
 
+class AckedIn(dict[int, tuple[int, Any]]):
+    """`AckSet.acked_in` by ledger, looked up once for each: in due order ledgers change with every entry."""
+
+    def __init__(self, acks: AckSet) -> None:
+        """Of one state of a cursor: not to be kept while acks come."""
+        self._acks = acks
+
+    def __missing__(self, ledger: int) -> tuple[int, Any]:
+        """Look a ledger up."""
+        found = self[ledger] = self._acks.acked_in(ledger)
+        return found
+
+
 def _first_absent(bitmap: Any, start: int) -> int:
     """Return the first number above start that is not in the bitmap, by doubling and then halving steps."""
     step, low = 1, start

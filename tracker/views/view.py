@@ -12,7 +12,7 @@ from tracker.entries import DueEntry
 from tracker.keys import FIRST_KEY, KEY, KEY_TIME
 from tracker.position import Position
 from tracker.views.ack_counter import AckCounter
-from tracker.views.ack_set import AckSet
+from tracker.views.ack_set import AckedIn, AckSet
 
 
 class SubscriptionView:
@@ -168,13 +168,10 @@ class SubscriptionView:
         """Return those of the entries that are neither acked nor outstanding: they become it."""
         taken: list[DueEntry] = []
         take, outstanding = taken.append, self.outstanding
-        acked: dict[int, tuple[int, Any]] = {}
+        acked = AckedIn(self.acks)
         for due in entries:
             key, _, ledger, entry, _, _ = due
-            # In due order the ledgers change with every entry.
-            known = acked.get(ledger)
-            if known is None:
-                known = acked[ledger] = self.acks.acked_in(ledger)
+            known = acked[ledger]
             if entry <= known[0] or entry in known[1]:
                 continue
             position = (ledger, entry)

@@ -50,7 +50,7 @@ def plan(
 def _print(load: Load, found: Capacity) -> None:
     table = plain_table(("", "takes", "limited by"), numbers=("takes",))
     table.add_row("bridges, one core each", f"{found.bridges:,}", _by(found.limited_by, found.needs))
-    partitions = _by(found.partitions_limited_by, {**found.partition_needs, "one for each bridge": found.bridges})
+    partitions = _by(found.partitions_limited_by, found.partition_needs)
     table.add_row("topic partitions", f"{found.partitions:,}", partitions)
     table.add_row("cores busy in all", f"{found.cores:,.2f}", "")
     table.add_row("disk of a bridge", _bytes(found.disk), f"{_bytes(found.disk_total)} in all")
