@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
     if faults is None:
         faults = plan(random.Random(f"{seed} faults"), BEGIN_S, BEGIN_S + size.seconds, size.faults)
     broken: str | None = None
-    with told_to(world):
+    with told_to(world), _no_collections():
         try:
             world.run(_life(world, size, faults))
         except Broken as error:
@@ -70,6 +71,17 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
     world.tell(f"digest of all that was sent: {world.network.digest.hexdigest()}")
     account = world.account
     return Outcome(seed, faults, broken, world.history, len(account.messages), account.redelivered)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Cycles go at the end: their finalizers would run at moments that no seed decides, and it takes a tenth longer."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 async def _life(world: World, size: Size, faults: list[Fault]) -> None:
