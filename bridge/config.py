@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.net.certificates import CertificateError, TlsFiles, server_context
 from bridge.net.trust import TrustedServers
 from bridge.notation.quantities import parse_duration_ms, parse_size
@@ -202,6 +203,11 @@ class Settings(BaseSettings):
     )
     snapshot_interval_ms: DurationMs = Field(
         default=3_600_000, ge=1_000, description="how often the owner of a topic partition takes a snapshot, e.g. 1h"
+    )
+    read_from: ReadFrom = Field(
+        default=ReadFrom.auto,
+        description="where Spark jobs read the ledgers: bookies, which leaves the broker alone; broker; or auto, the "
+        "bookies as far as they can be reached and the broker for the rest",
     )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="where Spark jobs run: local[*], spark://…, yarn, k8s://…"

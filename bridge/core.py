@@ -167,4 +167,5 @@ def _spark_settings(settings: Settings) -> SparkSettings:
         settings.spark_output or None,
         None if trusted is None else str(trusted),
         settings.broker_tls_hostname_verification,
+        settings.read_from,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_jobs.command import run_command
 from spark_jobs.ledgers.admin import topic_state
-from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of
+from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of, sources_of
 from spark_jobs.storage import Storage
 
 
@@ -24,12 +24,13 @@ def audit(spec: ReadSpec, token: str | None, spark: Any) -> dict[str, object]:
     access, storage = spec.access(token), Storage(spec.output)
     reading = Reading(spec, access, storage)
     reading.begin()
-    results = reading.run(spark, topic_state(access, spec.topic), Needed(()))
+    results = reading.run(spark, topic_state(access, spec.topic, layouts=True), Needed(()))
     storage.write(FINGERPRINTS_NAME, fingerprints_of(results))
     return {
         "fingerprints": f"{spec.output}/{FINGERPRINTS_NAME}",
         "read": sum(one.read for one in results),
         "compared": sum(known[2] for one in results for known in one.cells),
+        **sources_of(results),
     }
 
 

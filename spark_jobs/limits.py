@@ -20,6 +20,17 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """… and the size of their entries at which it ends sooner."""
 CONNECT_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 30.0
+BOOKIE_BATCH_BYTES: Final = 1024 * 1024
+"""Of the entries that a bookie is asked for at a time: a few milliseconds of its work, and of what a task holds."""
+BOOKIE_BATCH_ENTRIES: Final = 2_000
+"""… and how many these may be."""
+BOOKIE_READS: Final = 256
+"""Single entries that bookies are asked for at a time, where they know no batches or have only some entries each."""
+BOOKIE_CONNECT_TIMEOUT_S: Final = 3.0
+BOOKIE_TIMEOUT_S: Final = 10.0
+"""A bookie that is silent for so long is passed over."""
+BOOKIE_REST_S: Final = 20.0
+"""One that cannot be reached is not tried again by the same process for so long."""
 STALL_S: Final = 5.0
 """A reader that is given nothing for so long is looked into, and replaced by another one."""
 GIVE_UP_S: Final = 120.0

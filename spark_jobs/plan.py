@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from bridge.ledgers.bookies.read_from import ReadFrom
 from spark_jobs import limits
 from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.stats import LedgerRange
@@ -50,6 +51,7 @@ class ReadSpec(BaseModel):
     output: str
     split_entries: int = limits.SPLIT_ENTRIES
     ranges_per_task: int = limits.RANGES_PER_TASK
+    read_from: ReadFrom = ReadFrom.auto
 
     def access(self, token: str | None) -> ClusterAccess:
         """Return where to read."""
@@ -60,6 +62,7 @@ class ReadSpec(BaseModel):
             self.token_file,
             self.tls_trust_certs,
             self.tls_verify_hostname,
+            self.read_from,
         )
 
 
@@ -76,6 +79,7 @@ class RebuildSpec(ReadSpec):
 class RangeResult(BaseModel):
     """One range as read: the file with what is kept of it, and what that comes to.
 
+    `from_bookies`: how many of those read; `instead`: why the broker gave the others, where that was not wanted.
     `spread`: (time partition, bytes) pairs that stand for the due times, at most SPREAD_POINTS. `cells`: of every
     cell with delayed entries, kept or not, [*cell, entries, checksum].
     """
@@ -86,6 +90,8 @@ class RangeResult(BaseModel):
     first: int
     last: int
     read: int
+    from_bookies: int = 0
+    instead: str | None = None
     kept: int
     bytes: int
     checksum: int
@@ -158,6 +164,14 @@ def fingerprints_of(results: Iterable[RangeResult]) -> bytes:
 def read_fingerprints(data: bytes) -> dict[Cell, Fingerprint]:
     """Undo `fingerprints_of`. Raises ValueError."""
     return {(first, second): Fingerprint(entries, checksum) for first, second, entries, checksum in json.loads(data)}
+
+
+def sources_of(results: Iterable[RangeResult]) -> dict[str, object]:
+    """Return what a job tells at its end of where its entries came from."""
+    every = list(results)
+    instead = next((one.instead for one in every if one.instead is not None), None)
+    told: dict[str, object] = {"from_bookies": sum(one.from_bookies for one in every)}
+    return told if instead is None else told | {"not_from_bookies": instead}
 
 
 def plan_name(spec: RebuildSpec, boundaries: list[int], results: list[RangeResult]) -> str:

@@ -21,8 +21,9 @@ def rebuild(spec: RebuildSpec, token: str | None, spark: Any) -> dict[str, objec
     """Run a job and return what is told at its end. Raises LedgerReadError and what Spark raises."""
     from spark_jobs.rebuild_job import Rebuild  # of the extra for Spark, which is there by now
 
-    manifest = Rebuild(spec, token).run(spark)
-    return {"manifest": f"{spec.output}/{MANIFEST_NAME}", "entries": manifest.entries}
+    job = Rebuild(spec, token)
+    manifest = job.run(spark)
+    return {"manifest": f"{spec.output}/{MANIFEST_NAME}", "entries": manifest.entries, **job.sources}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from spark_jobs.plan import (
     boundaries_of,
     fingerprints_of,
     plan_name,
+    sources_of,
     upto_of,
 )
 from spark_jobs.stages.build import BucketResult, bucket_marker, build
@@ -34,6 +35,8 @@ class Rebuild:
         self.access = spec.access(token)
         self.storage = Storage(spec.output)
         self.reading = Reading(spec, self.access, self.storage)
+        self.sources: dict[str, object] = {}
+        """What is told of where entries were read, once they were."""
 
     def run(self, spark: Any) -> Manifest:
         """Do what is missing and return the manifest."""
@@ -41,12 +44,13 @@ class Rebuild:
         done = self.storage.read(MANIFEST_NAME)
         if done is not None:
             return Manifest.model_validate_json(done)
-        state = topic_state(self.access, self.spec.topic)
+        state = topic_state(self.access, self.spec.topic, layouts=True)
         results = self.reading.run(spark, state, self._needed(state))
         written = self._write(spark, results)
         manifest = self._manifest(results, written)
         self.storage.write(FINGERPRINTS_NAME, fingerprints_of(results))
         self.storage.write(MANIFEST_NAME, manifest.model_dump_json().encode())
+        self.sources = sources_of(results)
         return manifest
 
     def _needed(self, state: TopicState) -> Needed:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.notation.numbers import whole_number
 from bridge.notation.quantities import parse_duration_ms
 from bridge.notation.times import parse_time_ms
@@ -48,6 +49,7 @@ def spec_from(given: argparse.Namespace) -> ReportSpec:
         "authTokenFile": given.token_file or "",
         "tlsTrustCerts": given.tls_trust_certs or "",
         "tlsVerifyHostname": str(given.tls_verify_hostname).lower(),
+        "readFrom": given.read_from,
     }
     return ReportSpec(
         topics=tuple(dict.fromkeys(given.topics)),  # named twice, counted once
@@ -92,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     add("--token-file", metavar="FILE", help="read by each task anew")
     add("--tls-trust-certs", metavar="FILE", help="certificates to trust; default: the system's")
     add("--tls-verify-hostname", action=argparse.BooleanOptionalAction, default=True, help="default: yes")
+    add("--read-from", choices=list(ReadFrom), default=ReadFrom.auto, help="where entries are read; default: auto")
     add("--master", default="local[*]", help="Spark master; default: local[*]")
     add("--conf", type=_setting, action="append", default=[], metavar="KEY=VALUE", help="Spark setting")
     return made

@@ -1,4 +1,4 @@
-"""A cluster of two brokers: ZooKeeper, a bookie and the brokers as processes of the distribution, on loopback.
+"""A cluster of two brokers: ZooKeeper, bookies and the brokers as processes of the distribution, on loopback.
 
 Whoever started it may die in any way: each process has a watchdog, which ends it and removes its folder.
 """
@@ -91,9 +91,12 @@ class PulsarProcess:
 class TwoBrokers:
     """Running within `with`; `service_url` and `web_url` are the first broker's."""
 
-    def __init__(self, host: str = HOST) -> None:
-        """`host`: the address of the brokers."""
+    def __init__(self, host: str = HOST, bookies: int = 1, write_quorum: int = 1) -> None:
+        """`host`: the address of the brokers. Every ledger is spread over all bookies, each entry on `write_quorum`."""
         self._host = host
+        self._bookies = bookies
+        self._write_quorum = write_quorum
+        self.bookies: list[PulsarProcess] = []
         self.brokers: tuple[PulsarCluster, ...] = ()
         self._processes = contextlib.ExitStack()
 
@@ -172,15 +175,15 @@ class TwoBrokers:
     # -- start
 
     def _start(self) -> None:
-        zookeeper, bookie, *ports = free_ports(6)
+        zookeeper, *ports = free_ports(5 + self._bookies)
         store = f"zk:{HOST}:{zookeeper}"
         self.brokers = tuple(
             PulsarCluster(f"pulsar://{self._host}:{binary}", f"http://{self._host}:{web}")
-            for binary, web in zip(ports[:2], ports[2:], strict=True)
+            for binary, web in zip(ports[:2], ports[2:4], strict=True)
         )
         self._run_zookeeper(zookeeper)
         self._initialize(store)
-        self._run_bookie(store, bookie)
+        self.bookies = [self._run_bookie(store, port) for port in ports[4:]]
         running = [self._run_broker(store, broker) for broker in self.brokers]
         for process, broker in zip(running, self.brokers, strict=True):
             process.until(lambda broker=broker: healthy(broker), "healthy")  # type: ignore[misc]
@@ -221,7 +224,7 @@ class TwoBrokers:
         process.until_done()
         process.close()
 
-    def _run_bookie(self, store: str, port: int) -> None:
+    def _run_bookie(self, store: str, port: int) -> PulsarProcess:
         process = self._process("bookie", heap_mb=128, direct_mb=192)
         settings = {
             "metadataServiceUri": f"metadata-store:{store}",
@@ -239,6 +242,7 @@ class TwoBrokers:
             "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
         }
         process.start(settings)
+        return process
 
     def _run_broker(self, store: str, broker: PulsarCluster) -> PulsarProcess:
         process = self._process("broker", heap_mb=256, direct_mb=192)
@@ -249,9 +253,9 @@ class TwoBrokers:
             "brokerServicePort": broker.service_url.rpartition(":")[2],
             "webServicePort": broker.web_url.rpartition(":")[2],
             **self._addresses(broker),
-            "managedLedgerDefaultEnsembleSize": "1",
-            "managedLedgerDefaultWriteQuorum": "1",
-            "managedLedgerDefaultAckQuorum": "1",
+            "managedLedgerDefaultEnsembleSize": str(self._bookies),
+            "managedLedgerDefaultWriteQuorum": str(self._write_quorum),
+            "managedLedgerDefaultAckQuorum": str(self._write_quorum),
             "transactionCoordinatorEnabled": "true",
             # Topics move when a test says so.
             "loadBalancerSheddingEnabled": "false",

@@ -81,7 +81,7 @@ def audit(
         listed = [", ".join(positions) or "-" for positions in (status["missing"], status["unexpected"])]
         table.add_row(status["state"], status["engine"], f"{status['compared']:,}", status["checksum"], *listed)
         print_table(table)
-        _print_why_not_spark(status)
+        _print_sources(status)
     if status["state"] == "failed":
         raise CommandFailed(f"the audit failed: {status['error']}")
     if status["state"] == "differs":
@@ -119,9 +119,13 @@ def _print(status: answers.RebuildStatus, output: Output) -> None:
     print_table(table)
     if proof := status["proof"]:
         print(f"index and topic hold the same {proof['count']:,} entries, checksum {proof['checksum']}")
-    _print_why_not_spark(status)
+    _print_sources(status)
 
 
-def _print_why_not_spark(status: answers.RebuildStatus | answers.AuditStatus) -> None:
+def _print_sources(status: answers.RebuildStatus | answers.AuditStatus) -> None:
     if status["sparkError"]:
         print(f"read in the bridge, for the job failed: {status['sparkError']}")
+    if status["fromBookies"]:
+        print(f"{status['fromBookies']:,} of the entries were read from the bookies")
+    if status["notFromBookies"]:
+        print(f"read through the broker: {status['notFromBookies']}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 from bridge import answers
 from bridge.answers.values import Engine, RebuildState, Trigger
@@ -23,6 +25,21 @@ class Proof:
         return {"count": self.count, "checksum": f"{self.checksum:016x}", "from": self.from_ms}
 
 
+class JobSources(NamedTuple):
+    """Where a job has read: so many entries from the bookies, and why the broker gave the others, if it was not to."""
+
+    from_bookies: int = 0
+    not_from_bookies: str | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Read what a job tells at its end; one that found everything done tells nothing."""
+        return cls(told.get("from_bookies", 0), told.get("not_from_bookies"))
+
+
+NO_JOB = JobSources()
+
+
 @dataclass
 class RebuildStatus:
     """One rebuild of the positions (after, to]. Times are epoch ms, counts are of entries; 0 in total: not known."""
@@ -40,6 +57,7 @@ class RebuildStatus:
     error: str | None = None
     spark_error: str | None = None
     """Why what a job was to read was read in the bridge instead."""
+    sources: JobSources = NO_JOB
     proof: Proof | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -80,4 +98,6 @@ class RebuildStatus:
             "error": self.error,
             "proof": None if self.proof is None else self.proof.answer(),
             "sparkError": self.spark_error,
+            "fromBookies": self.sources.from_bookies,
+            "notFromBookies": self.sources.not_from_bookies,
         }

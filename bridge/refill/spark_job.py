@@ -24,6 +24,7 @@ import structlog
 from bridge.embedded.errors import EmbeddedError
 from bridge.embedded.java import find_java
 from bridge.extras import ExtraMissing, missing, need
+from bridge.ledgers.bookies.read_from import ReadFrom
 from spark_jobs.plan import SPEC_NAME, TOKEN_VARIABLE, ReadSpec
 from spark_jobs.storage import Storage, StorageError
 from tracker.audit import Scope
@@ -58,6 +59,7 @@ class SparkSettings:
     tls_trust_certs: str | None = None
     """Authorities of brokers' certificates; None for the system's."""
     tls_verify_hostname: bool = True
+    read_from: ReadFrom = ReadFrom.auto
 
 
 class SparkJob:
@@ -92,6 +94,7 @@ class SparkJob:
             partition_width_ms=scope.width_ms,
             cut=scope.cut,
             held=list(scope.held),
+            read_from=self.settings.read_from,
             output=self.output,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.protocol.service_url import ServiceAddress, parse_service_url
 from spark_jobs.errors import LedgerReadError
 
@@ -22,6 +23,7 @@ class ClusterAccess:
     tls_trust_certs: str | None = None
     """File of certificates to trust, for `pulsar+ssl` and `https`; the system's when None."""
     tls_verify_hostname: bool = True
+    read_from: ReadFrom = ReadFrom.auto
 
     def auth_token(self) -> str | None:
         """Return the token to present, None for none. Raises LedgerReadError when its file cannot be read."""
@@ -58,6 +60,9 @@ def access_from(options: Mapping[str, str]) -> ClusterAccess:
     if options.get("authToken") and options.get("authTokenFile"):
         raise LedgerReadError("give authToken or authTokenFile, not both")
     service_address(options["serviceUrl"])
+    read_from = options.get("readFrom") or ReadFrom.auto
+    if read_from not in list(ReadFrom):
+        raise LedgerReadError(f"option readFrom: {read_from!r} is none of {', '.join(ReadFrom)}")
     return ClusterAccess(
         options["serviceUrl"],
         options["webUrl"].rstrip("/"),
@@ -65,4 +70,5 @@ def access_from(options: Mapping[str, str]) -> ClusterAccess:
         options.get("authTokenFile") or None,
         options.get("tlsTrustCerts") or None,
         options.get("tlsVerifyHostname", "true").lower() != "false",
+        ReadFrom(read_from),
     )

@@ -16,12 +16,15 @@ from spark_jobs.ledgers.stats import TopicState
 _REFUSED = {401: "not authenticated", 403: "no permission", 404: "no such topic"}
 
 
-def topic_state(access: ClusterAccess, topic: str) -> TopicState:
+def topic_state(access: ClusterAccess, topic: str, *, layouts: bool = False) -> TopicState:
     """Ask for ledgers and cursors of a topic partition; redirects to the owning broker are followed.
+
+    `layouts`: also where the ledgers lie, for which the broker asks the metadata store.
 
     Raises LedgerReadError, or NotYet when it may work a moment later.
     """
-    return TopicState.of(_get(access, f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats", topic))
+    path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats"
+    return TopicState.of(_get(access, f"{path}?metadata=true" if layouts else path, topic))
 
 
 def _get(access: ClusterAccess, path: str, topic: str) -> dict[str, Any]:

@@ -6,41 +6,22 @@ import time
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import NamedTuple
 
 from bridge.protocol import commands
-from bridge.protocol.errors import MalformedFrame
-from bridge.protocol.frames import Frame, entry_metadata
+from bridge.protocol.frames import Frame
 from bridge.protocol.permits import Permits
-from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
+from bridge.protocol.pulsar_pb2 import BaseCommand
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError, NotYet
 from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.connection import Connection, connect_to_owner
+from spark_jobs.ledgers.entry import LedgerEntry, batch_size, ledger_entry
 from spark_jobs.ledgers.stats import LedgerRange
 from tracker import Position
 
 READER_NAME_PREFIX = "__delay-bridge-rebuild-"
 _CONSUMER_ID = 1
-
-
-class LedgerEntry(NamedTuple):
-    """One stored unit: a message or a batch. `metadata` is None when it cannot be read."""
-
-    ledger: int
-    entry: int
-    metadata: MessageMetadata | None
-    raw: bytes
-
-
-def message_count_of(entry: LedgerEntry) -> int:
-    """Return how many messages an entry holds: a batch has several."""
-    return max(_batch_size(entry), 1)
-
-
-def _batch_size(entry: LedgerEntry) -> int:
-    return entry.metadata.num_messages_in_batch if entry.metadata is not None else 1
 
 
 def read_range(access: ClusterAccess, topic: str, wanted: LedgerRange) -> Iterator[list[LedgerEntry]]:
@@ -94,7 +75,7 @@ def _read_on(
                     raise NotYet(f"{topic}: the broker closed the reader")
                 if frame.type == BaseCommand.MESSAGE:
                     entry = _entry(frame)
-                    permits.use(_batch_size(entry))
+                    permits.use(batch_size(entry))
                     if (entry.ledger, entry.entry) > after:
                         entries.append(entry)
             if entries:
@@ -117,9 +98,4 @@ def _grant(connection: Connection, grants: list[int]) -> None:
 
 def _entry(frame: Frame) -> LedgerEntry:
     message_id = frame.command().message.message_id
-    raw = frame.entry()
-    try:
-        metadata = entry_metadata(raw)
-    except MalformedFrame:
-        metadata = None
-    return LedgerEntry(message_id.ledgerId, message_id.entryId, metadata, raw)
+    return ledger_entry(message_id.ledgerId, message_id.entryId, frame.entry())

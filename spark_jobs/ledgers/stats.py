@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bridge.ledgers.bookies.layout import Layout, layouts_in
 from bridge.ledgers.internal_stats import CursorState, parse_internal_stats
 from spark_jobs.errors import LedgerReadError
 from tracker import AckSet, Position, iter_ranges
@@ -26,12 +27,16 @@ class LedgerRange(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicState:
-    """What `internalStats` says of a topic partition: its ledgers' entries, oldest first, and its cursors."""
+    """What `internalStats` says of a topic partition: its ledgers' entries, oldest first, and its cursors.
+
+    `layouts`: of each ledger where its entries lie, or why that is not known.
+    """
 
     last_confirmed: Position
     ledgers: tuple[tuple[int, int], ...]
     cursors: dict[str, AckSet] = field(default_factory=dict)
     read_positions: dict[str, Position] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> TopicState:
@@ -42,10 +47,11 @@ class TopicState:
         try:
             told = parse_internal_stats(body)
             cursors = {name: _acks_of(cursor) for name, cursor in told.cursors.items()}
+            layouts = layouts_in(body)
         except (TypeError, ValueError) as error:
             raise LedgerReadError(f"internalStats without what is needed: {error}") from error
         read = {name: each.read_position for name, each in told.cursors.items() if each.read_position is not None}
-        return cls(told.last_confirmed_entry, tuple(sorted(told.ledger_sizes.items())), cursors, read)
+        return cls(told.last_confirmed_entry, tuple(sorted(told.ledger_sizes.items())), cursors, read, layouts)
 
 
 def _acks_of(cursor: CursorState) -> AckSet:

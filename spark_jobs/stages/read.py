@@ -5,14 +5,16 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from bridge.ledgers.bookies.layout import Layout
 from spark_jobs.ledgers.access import ClusterAccess
-from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
+from spark_jobs.ledgers.entry import message_count_of
+from spark_jobs.ledgers.sources import Portion
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import Needed, RangeResult, ReadSpec, RebuildSpec, marker_name, scope_of, spread_of
 from spark_jobs.stages.side_by_side import read_ranges
@@ -38,6 +40,8 @@ class _Kept:
     scope: Scope
     path: Path
     read: int = 0
+    from_bookies: int = 0
+    instead: str | None = None
     size: int = 0
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     placed: list[PlacedEntry] = field(default_factory=list)
@@ -45,8 +49,11 @@ class _Kept:
     cells: dict[Cell, Fingerprint] = field(default_factory=dict)
     writer: pa.ipc.RecordBatchStreamWriter | None = None
 
-    def add(self, entries: list[LedgerEntry], needed: Needed) -> None:
+    def add(self, portion: Portion, needed: Needed) -> None:
+        entries = portion.entries
         self.read += len(entries)
+        self.from_bookies += len(entries) * portion.from_bookies
+        self.instead = self.instead or portion.instead
         delayed = [(due, one) for one in entries if (due := deliver_at_of(one)) is not None]
         every = [KEY.pack(clamp_timestamp(due), one.ledger, one.entry) for due, one in delayed]
         add_up(self.cells, cell_fingerprints(every, self.scope))
@@ -73,7 +80,7 @@ class _Kept:
 
 
 def read_group(
-    spec: ReadSpec, access: ClusterAccess, ranges: list[LedgerRange], needed: Needed
+    spec: ReadSpec, access: ClusterAccess, ranges: list[LedgerRange], layouts: Mapping[int, Layout], needed: Needed
 ) -> Iterator[RangeResult]:
     """Read the ranges of one task; yield each once its files and its marker are stored."""
     storage = Storage(spec.output)
@@ -81,9 +88,9 @@ def read_group(
     with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
         folder = Path(temporary)
         held = [_Kept(wanted, spec, scope, folder / f"{place}.rows") for place, wanted in enumerate(ranges)]
-        for place, entries in read_ranges(access, spec.topic, ranges):
-            if entries:
-                held[place].add(entries, needed)
+        for place, portion in read_ranges(access, spec.topic, ranges, layouts):
+            if portion is not None:
+                held[place].add(portion, needed)
             else:
                 yield _store(storage, folder, held[place])
 
@@ -109,6 +116,8 @@ def _store(storage: Storage, folder: Path, kept: _Kept) -> RangeResult:
         first=wanted.first,
         last=wanted.last,
         read=kept.read,
+        from_bookies=kept.from_bookies,
+        instead=kept.instead,
         kept=kept.fingerprint.entries,
         bytes=kept.size,
         checksum=kept.fingerprint.checksum,

@@ -53,7 +53,8 @@ class Reading:
         with telling("reading", total, lambda: list(self._counted(ranges))):
             if groups:
                 tasks = spark.sparkContext.parallelize(groups, len(groups))
-                for result in tasks.flatMap(lambda group: read_group(spec, access, group, needed)).collect():
+                layouts = state.layouts
+                for result in tasks.flatMap(lambda group: read_group(spec, access, group, layouts, needed)).collect():
                     known[result.range] = result
         return [known[one] for one in ranges]
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from bridge.ledgers.bookies.layout import Layout
 from spark_jobs import limits
 from spark_jobs.ledgers.access import ClusterAccess
-from spark_jobs.ledgers.range_reader import LedgerEntry, read_range
+from spark_jobs.ledgers.sources import Portion, read_portions
 from spark_jobs.ledgers.stats import LedgerRange
 
-Read = tuple[int, list[LedgerEntry]]
+Read = tuple[int, Portion | None]
+_UNKNOWN: Layout = "it is not known where the ledger lies"
 
 
-def read_ranges(access: ClusterAccess, topic: str, ranges: Sequence[LedgerRange]) -> Iterator[Read]:
-    """Yield (place of the range, some of its entries); an empty list when the range is through.
+def read_ranges(
+    access: ClusterAccess, topic: str, ranges: Sequence[LedgerRange], layouts: Mapping[int, Layout]
+) -> Iterator[Read]:
+    """Yield (place of the range, some of its entries); None when the range is through. `layouts`: of their ledgers.
 
     The entries of one range come in order. Raises what reading any of them raises, and stops the others.
     """
@@ -33,10 +37,10 @@ def read_ranges(access: ClusterAccess, topic: str, ranges: Sequence[LedgerRange]
 
     def read(place: int, wanted: LedgerRange) -> None:
         try:
-            for entries in read_range(access, topic, wanted):
-                if not put((place, entries)):
+            for portion in read_portions(access, topic, wanted, layouts.get(wanted.ledger, _UNKNOWN)):
+                if not put((place, portion)):
                     return
-            put((place, []))
+            put((place, None))
         except BaseException as error:
             put(error)
 
@@ -49,7 +53,7 @@ def read_ranges(access: ClusterAccess, topic: str, ranges: Sequence[LedgerRange]
             item = waiting.get()
             if isinstance(item, BaseException):
                 raise item
-            left -= not item[1]
+            left -= item[1] is None
             yield item
     finally:
         ended.set()

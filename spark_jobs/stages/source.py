@@ -3,10 +3,11 @@
     spark.dataSource.register(PulsarLedgers)
     spark.read.format("pulsar_ledgers").option("topic", …).option("serviceUrl", …).option("webUrl", …).load()
 
-Options: `topic`, `serviceUrl`, `webUrl`; `after` and `upto` (positions, the first not included; default: everything);
-`splitEntries` (entries of a range), `rangesPerTask` (read side by side by one task); `columns` (comma-separated, in the
-order wanted), `delayedOnly` (`true`: only entries with a due time); `authToken` or `authTokenFile`, `tlsTrustCerts`,
-`tlsVerifyHostname`. Times are epoch milliseconds, for a due time may lie beyond what a timestamp holds.
+Options: `topic`, `serviceUrl`, `webUrl`; `readFrom` (`auto`, `bookies`, `broker`); `after` and `upto` (positions, the
+first not included; default: everything); `splitEntries` (entries of a range), `rangesPerTask` (read side by side by one
+task); `columns` (comma-separated, in the order wanted), `delayedOnly` (`true`: only entries with a due time);
+`authToken` or `authTokenFile`, `tlsTrustCerts`, `tlsVerifyHostname`. Times are epoch milliseconds, for a due time may
+lie beyond what a timestamp holds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from bridge.ledgers.bookies.layout import Layout
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.notation.numbers import whole_number
 from bridge.protocol.frames import as_text
 from bridge.protocol.names import TopicName
@@ -25,7 +28,7 @@ from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess, access_from
 from spark_jobs.ledgers.admin import topic_state
-from spark_jobs.ledgers.range_reader import LedgerEntry, message_count_of
+from spark_jobs.ledgers.entry import LedgerEntry, message_count_of
 from spark_jobs.ledgers.stats import LedgerRange, grouped, ranges_of
 from spark_jobs.stages.side_by_side import read_ranges
 from tracker import EARLIEST, Position
@@ -102,28 +105,38 @@ class LedgerDataReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ask the broker for the ledgers, once, and cut them into ranges."""
-        state = topic_state(self._access, self._topic)
+        state = topic_state(self._access, self._topic, layouts=self._access.read_from is not ReadFrom.broker)
         ranges = ranges_of(state, self._after, self._upto, self._split_entries)
-        return [InputPartition(group) for group in grouped(ranges, self._ranges_per_task)]
+        return [
+            InputPartition((group, {one.ledger: state.layouts[one.ledger] for one in group}))
+            for group in grouped(ranges, self._ranges_per_task)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the ranges of one task."""
-        group: list[LedgerRange] = partition.value or []  # a topic without entries has one partition, of nothing
-        yield from batches(self._access, self._topic, group, self._columns, self._delayed_only)
+        # A topic without entries has one partition, of nothing.
+        group, layouts = partition.value or ([], {})
+        yield from batches(self._access, self._topic, group, layouts, self._columns, self._delayed_only)
 
 
 def batches(
-    access: ClusterAccess, topic: str, ranges: list[LedgerRange], columns: list[str], delayed_only: bool
+    access: ClusterAccess,
+    topic: str,
+    ranges: list[LedgerRange],
+    layouts: Mapping[int, Layout],
+    columns: list[str],
+    delayed_only: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches, each of entries of one range, in order within it."""
     held: list[list[LedgerEntry]] = [[] for _ in ranges]
     sizes = [0] * len(ranges)
-    for place, entries in read_ranges(access, topic, ranges):
+    for place, portion in read_ranges(access, topic, ranges, layouts):
+        entries = [] if portion is None else portion.entries
         kept = [one for one in entries if deliver_at_of(one) is not None] if delayed_only else entries
         held[place] += kept
         sizes[place] += sum([len(one.raw) for one in kept])
         if held[place] and (
-            not entries or len(held[place]) >= limits.BATCH_ENTRIES or sizes[place] >= limits.BATCH_BYTES
+            portion is None or len(held[place]) >= limits.BATCH_ENTRIES or sizes[place] >= limits.BATCH_BYTES
         ):
             yield _batch(held[place], columns)
             held[place], sizes[place] = [], 0

@@ -280,17 +280,23 @@ def assert_true(told: dict[str, Any]) -> dict[str, Any]:
     return s
 
 
+def filled_once_acked(door: BridgeProcess, topic: str, what: str = "stats") -> dict[str, Any]:
+    """The statistics once all acks are in them, and what was published before a bridge was there has been read."""
+
+    def told() -> dict[str, Any] | None:
+        found, remark = stats_at(door.web_url, topic, what)
+        return found if remark == "filled" and found["subscriptions"]["s"]["msgBacklog"] == 9 else None
+
+    found = wait_until(told, "the acks are there")
+    assert found is not None
+    return found
+
+
 def test_statistics_are_true(door: BridgeProcess, pulsar: Broker, clients: Clients, topic: str) -> None:
     """What the broker says of the same: nothing delayed, out, unacked; and the bridge's own subscriptions."""
     consumed_in_part(door, clients, topic)
 
-    def told() -> dict[str, Any]:
-        found, remark = stats_at(door.web_url, topic)
-        assert remark == "filled"
-        return found
-
-    wait_until(lambda: told()["subscriptions"]["s"]["msgBacklog"] == 9, "the acks are there")
-    s = assert_true(told())
+    s = assert_true(filled_once_acked(door, topic))
     one, two = sorted(s["consumers"], key=lambda each: str(each["consumerName"]))
     # A client gives permits back by halves of what it holds.
     assert (one["msgOutCounter"] + two["msgOutCounter"], two["availablePermits"]) == (6, 3 - two["msgOutCounter"])
@@ -315,12 +321,7 @@ def test_statistics_of_partitions(door: BridgeProcess, pulsar: Broker, clients: 
     """As the sum of two partitions, with them or without."""
     admin(pulsar, "PUT", f"{rest_path(topic)}/partitions", 2)
     consumed_in_part(door, clients, topic)
-    wait_until(
-        lambda: stats_at(door.web_url, topic, "partitioned-stats")[0]["subscriptions"]["s"]["msgBacklog"] == 9,
-        "the acks are there",
-    )
-    told, remark = stats_at(door.web_url, topic, "partitioned-stats")
-    assert remark == "filled"
+    told = filled_once_acked(door, topic, "partitioned-stats")
     assert_true(told)
     parts = told["partitions"].values()
     assert len(parts) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import MessageMetadata
-from spark_jobs.ledgers.range_reader import LedgerEntry
+from spark_jobs.ledgers.entry import LedgerEntry
 from spark_jobs.stages.source import key_of, properties_of
 from tests.clients import Clients, publish
 from tests.cluster import PulsarCluster

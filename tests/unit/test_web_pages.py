@@ -142,6 +142,8 @@ REBUILD: answers.Rebuild = {
     "error": None,
     "proof": None,
     "sparkError": None,
+    "fromBookies": 0,
+    "notFromBookies": None,
     "earlier": [],
 }
 AUDIT: answers.AuditStatus = {
@@ -160,6 +162,8 @@ AUDIT: answers.AuditStatus = {
     "finishedAt": NOW - 1_000,
     "error": None,
     "sparkError": None,
+    "fromBookies": 0,
+    "notFromBookies": None,
 }
 ACTION: answers.Action = {
     "id": 1,

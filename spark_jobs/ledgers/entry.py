@@ -1,0 +1,37 @@
+"""One stored unit of a ledger."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bridge.protocol.errors import MalformedFrame
+from bridge.protocol.frames import entry_metadata
+from bridge.protocol.pulsar_pb2 import MessageMetadata
+
+
+class LedgerEntry(NamedTuple):
+    """A message or a batch. `metadata` is None when it cannot be read; `raw`: headers, metadata, payload as stored."""
+
+    ledger: int
+    entry: int
+    metadata: MessageMetadata | None
+    raw: bytes
+
+
+def ledger_entry(ledger: int, entry: int, raw: bytes) -> LedgerEntry:
+    """Return what a broker or a bookie gave, read as far as is needed."""
+    try:
+        metadata = entry_metadata(raw)
+    except MalformedFrame:
+        metadata = None
+    return LedgerEntry(ledger, entry, metadata, raw)
+
+
+def batch_size(entry: LedgerEntry) -> int:
+    """Return how many messages the broker counts for an entry."""
+    return entry.metadata.num_messages_in_batch if entry.metadata is not None else 1
+
+
+def message_count_of(entry: LedgerEntry) -> int:
+    """Return how many messages an entry holds: a batch has several."""
+    return max(batch_size(entry), 1)

@@ -1,0 +1,123 @@
+"""Reading one range of a ledger, from the bookies where that can be done, else through the broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from bridge.ledgers.bookies.errors import BookieError
+from bridge.ledgers.bookies.layout import Layout, LedgerLayout
+from bridge.ledgers.bookies.read_from import ReadFrom
+from spark_jobs import limits
+from spark_jobs.errors import LedgerReadError
+from spark_jobs.ledgers.access import ClusterAccess
+from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.bookies import Bookies
+from spark_jobs.ledgers.entry import LedgerEntry, ledger_entry
+from spark_jobs.ledgers.range_reader import read_range
+from spark_jobs.ledgers.stats import LedgerRange
+
+
+class OnlyTheBrokerKnows(Exception):
+    """Whether an entry counts: that of a transaction does if it was committed."""
+
+
+class Portion(NamedTuple):
+    """Some entries of a range. `instead`: why the broker gave them, not the bookies; None when that was wanted."""
+
+    entries: list[LedgerEntry]
+    from_bookies: bool
+    instead: str | None = None
+
+
+def read_portions(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
+    """Yield the entries of a range in order, some at a time; without records of the broker's own.
+
+    Entries that are gone are left out. Raises LedgerReadError when it cannot be read, or nothing came for GIVE_UP_S.
+    """
+    if access.read_from is ReadFrom.broker:
+        for entries in read_range(access, topic, wanted):
+            yield Portion(entries, from_bookies=False)
+    elif access.read_from is ReadFrom.bookies:
+        yield from _persistently(access, topic, wanted, layout)
+    else:
+        yield from _wherever(access, topic, wanted, layout)
+
+
+def _wherever(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
+    """From the bookies as far as they give it, the rest through the broker."""
+    first, reason = wanted.first, layout if isinstance(layout, str) else ""
+    if isinstance(layout, LedgerLayout):
+        try:
+            with closing(_from_bookies(wanted, layout)) as reads:
+                for next_one, entries in reads:
+                    first = next_one
+                    if entries:
+                        yield Portion(entries, from_bookies=True)
+        except (BookieError, OnlyTheBrokerKnows) as error:
+            reason = str(error)
+    if first <= wanted.last:
+        for entries in read_range(access, topic, wanted._replace(first=first)):
+            yield Portion(entries, from_bookies=False, instead=reason)
+
+
+def _persistently(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
+    """From the bookies only; a bookie that is gone may come back, or others may have taken its place."""
+    first = wanted.first
+    deadline = time.monotonic() + limits.GIVE_UP_S
+    while True:
+        if isinstance(layout, str):
+            raise LedgerReadError(f"{topic}: {layout}; read it with another value of read_from")
+        try:
+            with closing(_from_bookies(wanted._replace(first=first), layout)) as reads:
+                for next_one, entries in reads:
+                    first, deadline = next_one, time.monotonic() + limits.GIVE_UP_S
+                    if entries:
+                        yield Portion(entries, from_bookies=True)
+                return
+        except OnlyTheBrokerKnows as error:
+            raise LedgerReadError(f"{topic}: {error}; read it with another value of read_from") from error
+        except BookieError as error:
+            if time.monotonic() > deadline:
+                message = f"{topic}: nothing read from {wanted.ledger}:{first} on for {limits.GIVE_UP_S:g} s: {error}"
+                raise LedgerReadError(message) from error
+        time.sleep(limits.RETRY_S)
+        known = topic_state(access, topic, layouts=True).layouts
+        if wanted.ledger not in known:
+            return  # trimmed
+        layout = known[wanted.ledger]
+
+
+def _from_bookies(wanted: LedgerRange, layout: LedgerLayout) -> Generator[tuple[int, list[LedgerEntry]], None, None]:
+    """Yield (the entry that comes next, some entries) to the end. Raises BookieError, OnlyTheBrokerKnows."""
+    first = wanted.first
+    with Bookies() as bookies:
+        while first <= wanted.last:
+            entries: list[LedgerEntry] = []
+            try:
+                for raw in bookies.read(layout, wanted.ledger, first, wanted.last):
+                    one = ledger_entry(wanted.ledger, first, raw)
+                    if _is_delivered(one):
+                        entries.append(one)
+                    first += 1
+            except OnlyTheBrokerKnows:
+                yield first, entries
+                raise
+            yield first, entries
+
+
+def _is_delivered(entry: LedgerEntry) -> bool:
+    """Tell whether it is a message, and not a record of the broker's own. Raises OnlyTheBrokerKnows.
+
+    Source: `Markers.isServerOnlyMarker`, `AbstractBaseDispatcher.filterEntriesForConsumer`.
+    """
+    metadata = entry.metadata
+    if metadata is None:
+        return True
+    if metadata.HasField("marker_type"):
+        return False
+    if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
+        raise OnlyTheBrokerKnows(f"{entry.ledger}:{entry.entry} is of a transaction")
+    return True
