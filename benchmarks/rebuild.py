@@ -2,8 +2,8 @@
 
 `python -m benchmarks.rebuild` publishes delayed messages to a real Pulsar, then measures in turn how long the broker
 takes to have them in its tracker again once the topic was unloaded, and how long a rebuild job and the load of its
-files take. Rows that are read already become files of an index on one core, without a broker. Medians are printed and
-written below `benchmarks/results/`.
+files take, which reads from the bookies, and one that reads through the broker. Rows that are read already
+become files of an index on one core, without a broker. Medians are printed and written below `benchmarks/results/`.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from benchmarks.index_data import BASE_MS, PAYLOAD_BYTES, WIDTH_MS, payloads
 from benchmarks.recorded import write_result
 from bridge.embedded.java import find_java
 from bridge.embedded.pulsar import EmbeddedPulsar
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import MessageMetadata
 from spark_jobs import limits
@@ -46,7 +47,7 @@ from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import SPEC_NAME, RangeResult, RebuildSpec, marker_name, spread_of
 from spark_jobs.rebuild_job import Rebuild
-from spark_jobs.session import open_session
+from spark_jobs.session import open_context
 from spark_jobs.stages.read import ROWS
 from tracker import Position, Store, TopicIndex
 from tracker.bulk.files import MANIFEST_NAME, Manifest, write_positions
@@ -63,6 +64,7 @@ ROWS_SPAN_MS = 30 * 24 * HOUR_MS
 ROWS_RANGE = 50_000
 ROWS_BATCH = 1_000
 """Rows the read stage gets from one read of its connection, about."""
+FROM_BOOKIES, THROUGH_BROKER = "from the bookies", "through the broker"
 POLL_S = 0.1
 GIVE_UP_S = 600.0
 _HEADERS = b"\x0e\x01" + bytes(8)
@@ -73,7 +75,7 @@ Figures = dict[str, float]
 SHOWN: list[tuple[str, str]] = [
     ("broker: unload until all are in its tracker again (s)", "broker_s"),
     ("broker: entries a second", "broker_per_s"),
-    ("job: start until all are in the index (s)", "job_s"),
+    ("job, from the bookies: start until all are in the index (s)", "job_s"),
     ("… start of Spark (s)", "startup_s"),
     ("… reading (s)", "reading_s"),
     ("… reading: entries a second", "read_per_s"),
@@ -83,6 +85,9 @@ SHOWN: list[tuple[str, str]] = [
     ("job: entries a second", "job_per_s"),
     ("job / broker", "ratio_with_startup"),
     ("job / broker, without the start of Spark", "ratio"),
+    ("job, through the broker: start until all are in the index (s)", "job_through_broker_s"),
+    ("… reading: entries a second", "read_through_broker_per_s"),
+    ("… job / broker", "ratio_through_broker"),
     ("rows to index, all on one core: entries a second", "rows_to_index_per_s_core"),
     ("… entries a second of CPU time", "rows_to_index_per_cpu_s"),
     ("… local[1], on as many cores as there are: entries a second", "rows_to_index_per_s_local1"),
@@ -145,7 +150,7 @@ def wait_delayed(web_url: str, entries: int) -> None:
 # --- the rebuild by Spark
 
 
-def job_rebuild(root: Path, broker: EmbeddedPulsar, upto: Position, entries: int) -> Figures:
+def job_rebuild(root: Path, broker: EmbeddedPulsar, upto: Position, entries: int, read_from: ReadFrom) -> Figures:
     """Run the job as the bridge does and load its files; return how long each part took, in seconds."""
     folder = root / "files"
     folder.mkdir(parents=True)
@@ -157,6 +162,7 @@ def job_rebuild(root: Path, broker: EmbeddedPulsar, upto: Position, entries: int
         upto=upto,
         partition_width_ms=WIDTH_MS,
         output=str(folder),
+        read_from=read_from,
     )
     (folder / SPEC_NAME).write_text(spec.model_dump_json())
     started = time.perf_counter()
@@ -277,27 +283,27 @@ def rows_to_index(root: Path, entries: int, one_core: bool) -> Figures:
     folder = root / "rows"
     spec = write_rows(folder, entries)
     with contextlib.redirect_stdout(io.StringIO()):  # where a job tells of its progress
-        spark = open_session("rows", "local[1]")
+        context = open_context("rows", "local[1]")
         try:
-            build_from_rows(spark, spec)
+            build_from_rows(context, spec)
             (folder / MANIFEST_NAME).unlink()
             shutil.rmtree(folder / "groups")
             os.sync()  # what is measured does not wait for these to reach the disk
             started, cpu_s = time.perf_counter(), tree_cpu_s()
-            manifest = build_from_rows(spark, spec)
+            manifest = build_from_rows(context, spec)
             build_s = time.perf_counter() - started
             load_s = load(root / "index", folder, TOPIC, Position(*manifest.upto), entries)
             cpu_s = tree_cpu_s() - cpu_s
         finally:
-            spark.stop()
+            context.stop()
     return {"build_s": build_s, "load_s": load_s, "cpu_s": cpu_s}
 
 
-def build_from_rows(spark: Any, spec: RebuildSpec) -> Manifest:
+def build_from_rows(context: Any, spec: RebuildSpec) -> Manifest:
     """The second stage of a job, on the ranges that its folder holds."""
     job = Rebuild(spec, None)
     results = sorted(job.reading.results().values(), key=lambda one: one.range)
-    manifest = job._manifest(results, job._write(spark, results))
+    manifest = job._manifest(results, job._write(context, results))
     job.storage.write(MANIFEST_NAME, manifest.model_dump_json().encode())
     return manifest
 
@@ -329,7 +335,7 @@ def measure_rows(root: Path, entries: int, one_core: bool) -> Figures:
 
 def run(console: Console, root: Path, given: argparse.Namespace) -> dict[str, list[Figures]]:
     """All rounds; what was measured, by kind."""
-    runs: dict[str, list[Figures]] = {"side by side": [], "one core": [], "local[1]": []}
+    runs: dict[str, list[Figures]] = {FROM_BOOKIES: [], THROUGH_BROKER: [], "one core": [], "local[1]": []}
     with EmbeddedPulsar(root / "pulsar") as broker, open_client(broker.service_url) as client:
         client.subscribe(TOPIC, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1_000)
         started = time.perf_counter()
@@ -340,10 +346,12 @@ def run(console: Console, root: Path, given: argparse.Namespace) -> dict[str, li
         for number in range(given.rounds):
             broker_s = broker_rebuild(broker.web_url, given.entries)
             console.log(f"broker: {broker_s:.1f} s")
-            runs["side by side"].append(
-                {"broker_s": broker_s} | job_rebuild(root / f"job-{number}", broker, upto, given.entries)
-            )
-            console.log("job", runs["side by side"][-1])
+            for kind, read_from in ((FROM_BOOKIES, ReadFrom.bookies), (THROUGH_BROKER, ReadFrom.broker)):
+                folder = root / f"job-{read_from}-{number}"
+                job = job_rebuild(folder, broker, upto, given.entries, read_from)
+                runs[kind].append({"broker_s": broker_s} | job)
+                console.log(f"job, {kind}", runs[kind][-1])
+                shutil.rmtree(folder)
     for _ in range(given.rounds):
         for kind in ("one core", "local[1]"):
             runs[kind].append(measure_rows(root, given.rows, kind == "one core"))
@@ -361,10 +369,14 @@ def figures_of(runs: dict[str, list[Figures]], entries: int, rows: int) -> Figur
         taken = medians(kind)
         return rows / (taken["build_s"] + taken["load_s"]), rows / taken["cpu_s"]
 
-    figures = {"entries": entries, "rows": rows} | medians("side by side")
+    figures = {"entries": entries, "rows": rows} | medians(FROM_BOOKIES)
+    through_broker = medians(THROUGH_BROKER)
+    figures["job_through_broker_s"] = through_broker["job_s"]
+    figures["read_through_broker_per_s"] = through_broker["read_per_s"]
     figures["broker_per_s"] = entries / figures["broker_s"]
     figures["job_per_s"] = entries / figures["job_s"]
     figures["ratio_with_startup"] = figures["broker_s"] / figures["job_s"]
+    figures["ratio_through_broker"] = figures["broker_s"] / through_broker["job_s"]
     figures["ratio"] = figures["broker_s"] / (figures["job_s"] - figures["startup_s"])
     figures["rows_to_index_per_s_core"], figures["rows_to_index_per_cpu_s"] = rates("one core")
     figures["rows_to_index_per_s_local1"], figures["rows_to_index_per_cpu_s_local1"] = rates("local[1]")

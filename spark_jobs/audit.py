@@ -17,14 +17,14 @@ from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of
 from spark_jobs.storage import Storage
 
 
-def audit(spec: ReadSpec, token: str | None, spark: Any) -> dict[str, object]:
+def audit(spec: ReadSpec, token: str | None, context: Any) -> dict[str, object]:
     """Read what is missing and write the outcome. Raises LedgerReadError and what Spark raises."""
     from spark_jobs.stages.reading import Reading  # of the extra for Spark, which is there by now
 
     access, storage = spec.access(token), Storage(spec.output)
     reading = Reading(spec, access, storage)
     reading.begin()
-    results = reading.run(spark, topic_state(access, spec.topic, layouts=True), Needed(()))
+    results = reading.run(context, topic_state(access, spec.topic, layouts=True), Needed(()))
     storage.write(FINGERPRINTS_NAME, fingerprints_of(results))
     return {
         "fingerprints": f"{spec.output}/{FINGERPRINTS_NAME}",

@@ -23,7 +23,7 @@ from bridge.extras import ExtraMissing, need
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.plan import TOKEN_VARIABLE, ReadSpec
-from spark_jobs.session import open_session
+from spark_jobs.session import open_context
 
 S = TypeVar("S", bound=ReadSpec)
 
@@ -40,7 +40,7 @@ def run_command(
     job: Callable[[S, str | None, Any], dict[str, object]],
     arguments: list[str] | None,
 ) -> int:
-    """Run `job(spec, token, spark)` and tell what it returns; returns the exit status."""
+    """Run `job(spec, token, context)` and tell what it returns; returns the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m spark_jobs.{name}", description=description)
     parser.add_argument("spec", type=Path, help=f"file with what is to be done, see {kind.__name__}")
     parser.add_argument("--master", default="local[*]", help="Spark master; default: local[*]")
@@ -61,11 +61,11 @@ def run_command(
         tell(error=f"{given.spec}: {error}")
         return 1
     try:
-        spark = open_session(f"{name} {spec.topic}", given.master, settings)
+        context = open_context(f"{name} {spec.topic}", given.master, settings)
         try:
-            result = job(spec, os.environ.get(TOKEN_VARIABLE) or None, spark)
+            result = job(spec, os.environ.get(TOKEN_VARIABLE) or None, context)
         finally:
-            spark.stop()
+            context.stop()
     except Exception as error:
         traceback.print_exc()
         tell(error=reason_of(error))

@@ -42,6 +42,8 @@ assert SPLIT_ENTRIES % 512 == 0
 
 BUCKET_BYTES: Final = 256 * 1024 * 1024
 """Key and value bytes that one task sorts and writes."""
+BUCKET_BYTES_MIN: Final = 1024 * 1024
+"""Of fewer no bucket of its own is made so that all processors have something to write."""
 SPREAD_POINTS: Final = 500
 """Points by which the due times of a range are remembered to cut buckets."""
 NICENESS: Final = 10

@@ -17,12 +17,12 @@ from spark_jobs.plan import RebuildSpec
 from tracker.bulk.files import MANIFEST_NAME
 
 
-def rebuild(spec: RebuildSpec, token: str | None, spark: Any) -> dict[str, object]:
+def rebuild(spec: RebuildSpec, token: str | None, context: Any) -> dict[str, object]:
     """Run a job and return what is told at its end. Raises LedgerReadError and what Spark raises."""
     from spark_jobs.rebuild_job import Rebuild  # of the extra for Spark, which is there by now
 
     job = Rebuild(spec, token)
-    manifest = job.run(spark)
+    manifest = job.run(context)
     return {"manifest": f"{spec.output}/{MANIFEST_NAME}", "entries": manifest.entries, **job.sources}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.stats import TopicState
@@ -38,15 +39,15 @@ class Rebuild:
         self.sources: dict[str, object] = {}
         """What is told of where entries were read, once they were."""
 
-    def run(self, spark: Any) -> Manifest:
-        """Do what is missing and return the manifest."""
+    def run(self, context: Any) -> Manifest:
+        """Do what is missing and return the manifest. `context`: Spark's."""
         self.reading.begin()
         done = self.storage.read(MANIFEST_NAME)
         if done is not None:
             return Manifest.model_validate_json(done)
         state = topic_state(self.access, self.spec.topic, layouts=True)
-        results = self.reading.run(spark, state, self._needed(state))
-        written = self._write(spark, results)
+        results = self.reading.run(context, state, self._needed(state))
+        written = self._write(context, results)
         manifest = self._manifest(results, written)
         self.storage.write(FINGERPRINTS_NAME, fingerprints_of(results))
         self.storage.write(MANIFEST_NAME, manifest.model_dump_json().encode())
@@ -59,9 +60,12 @@ class Rebuild:
             raise LedgerReadError(f"{self.spec.topic} has no subscription {missing[0]!r}")
         return Needed(tuple(state.cursors[name] for name in self.spec.subscriptions))
 
-    def _write(self, spark: Any, results: list[RangeResult]) -> list[BucketResult]:
+    def _write(self, context: Any, results: list[RangeResult]) -> list[BucketResult]:
         spec = self.spec
-        boundaries = boundaries_of([point for one in results for point in one.spread], spec.bucket_bytes)
+        # At least a bucket for each who can write one at the same time.
+        share = sum(one.bytes for one in results) // context.defaultParallelism
+        bucket_bytes = min(spec.bucket_bytes, max(share, limits.BUCKET_BYTES_MIN))
+        boundaries = boundaries_of([point for one in results for point in one.spread], bucket_bytes)
         plan = plan_name(spec, boundaries, results)
         total = Fingerprint.total(one.fingerprint for one in results)
 
@@ -71,7 +75,7 @@ class Rebuild:
 
         with telling("writing", total.entries, lambda: [one.entries for one in written()]):
             missing = set(range(len(boundaries) + 1)) - {one.bucket for one in written()}
-            build(spark, spec, plan, boundaries, results, missing)
+            build(context, spec, plan, boundaries, results, missing)
         done = written()
         found = Fingerprint.total(one.fingerprint for one in done)
         if found != total:

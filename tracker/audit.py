@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Final
 
-from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.fingerprint import Fingerprint, fingerprint_of_hashes, hashes_of
 from tracker.keys import FIRST_KEY, KEY, encode_key, successor, time_bound
 from tracker.partitions.positions import BLOCK_ENTRIES, BLOCK_SHIFT
 from tracker.position import Position
@@ -64,12 +64,18 @@ def audit_scope(index: TopicIndex, after: Position, upto: Position, now_ms: int,
     return Scope(after, upto, width, cut, held)
 
 
-def cell_fingerprints(keys: Sequence[bytes], scope: Scope) -> dict[Cell, Fingerprint]:
-    """Return the fingerprint of each cell, over those of the stored keys that are in the scope."""
+def cell_fingerprints(
+    keys: Sequence[bytes], scope: Scope, hashes: Sequence[int] | None = None
+) -> dict[Cell, Fingerprint]:
+    """Return the fingerprint of each cell, over those of the stored keys that are in the scope.
+
+    `hashes`: of the keys, where somebody has them already.
+    """
     after, upto, held = scope.after, scope.upto, scope.held_set
     first_ahead_ms = scope.cut * scope.width_ms
-    by_cell: defaultdict[Cell, list[bytes]] = defaultdict(list)
-    for key, (due, ledger, entry) in zip(keys, KEY.iter_unpack(b"".join(keys)), strict=True):
+    by_cell: defaultdict[Cell, list[int]] = defaultdict(list)
+    hashes = hashes_of(keys) if hashes is None else hashes
+    for hashed, (due, ledger, entry) in zip(hashes, KEY.iter_unpack(b"".join(keys)), strict=True):
         if not after < (ledger, entry) <= upto:
             continue
         if due >= first_ahead_ms:
@@ -78,8 +84,8 @@ def cell_fingerprints(keys: Sequence[bytes], scope: Scope) -> dict[Cell, Fingerp
             cell = PARTITION, number
         else:
             continue
-        by_cell[cell].append(key)
-    return {cell: fingerprint(some) for cell, some in by_cell.items()}
+        by_cell[cell].append(hashed)
+    return {cell: fingerprint_of_hashes(some) for cell, some in by_cell.items()}
 
 
 def index_fingerprints(index: TopicIndex, scope: Scope) -> Iterator[dict[Cell, Fingerprint]]:

@@ -32,5 +32,15 @@ class Fingerprint(NamedTuple):
 
 def fingerprint(keys: Sequence[bytes]) -> Fingerprint:
     """Return the fingerprint of stored keys, of 24 bytes each."""
+    return fingerprint_of_hashes(hashes_of(keys))
+
+
+def hashes_of(keys: Iterable[bytes]) -> list[int]:
+    """Return what each key adds to a fingerprint: for those who need it for several sets."""
     number = int.from_bytes  # looked up once: this runs for every entry of a topic
-    return Fingerprint(len(keys), sum([number(blake2b(key, digest_size=8).digest()) for key in keys]) & _MASK)
+    return [number(blake2b(key, digest_size=8).digest()) for key in keys]
+
+
+def fingerprint_of_hashes(hashes: Sequence[int]) -> Fingerprint:
+    """Return the fingerprint of the keys that `hashes_of` was given."""
+    return Fingerprint(len(hashes), sum(hashes) & _MASK)

@@ -189,6 +189,13 @@ def encode_frame(command: BaseCommand, entry: bytes = b"") -> bytes:
 
 def entry_metadata(entry: bytes) -> MessageMetadata:
     """The metadata of an entry as a broker sends it. Raises MalformedFrame."""
+    if entry[:2] == CHECKSUM_MAGIC and len(entry) >= 10:  # nearly every one: in the fewest steps
+        end = 10 + _unpack_size(entry, 6)[0]
+        if end <= len(entry):
+            try:
+                return MessageMetadata.FromString(entry[10:end])
+            except DecodeError as error:
+                raise MalformedFrame("unreadable message metadata") from error
     return _metadata(entry)[0]
 
 

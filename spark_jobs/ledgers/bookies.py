@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from bridge.ledgers.bookies.errors import BookieError
 from bridge.ledgers.bookies.layout import Bookie, LedgerLayout
@@ -31,18 +32,28 @@ class BookieConnection:
             raise BookieError(_out_of_reach[bookie][1]) from error
         self._socket.settimeout(limits.BOOKIE_TIMEOUT_S)
         self._held, self._at = b"", 0
+        self._sent: Ask | None = None
 
     def close(self) -> None:
         """Close it."""
         self._socket.close()
 
     def ask(self, ask: Ask) -> list[Answer]:
-        """Send requests and return their answers."""
+        """Send requests, unless they are sent, and return their answers."""
         try:
-            self._socket.sendall(ask.requests)
+            self.send(ask)
+            self._sent = None
             return [self._answer() for _ in range(ask.answers)]
         except OSError as error:
             raise BookieError(f"the connection is lost: {error}") from error
+
+    def send(self, ask: Ask) -> None:
+        """Send requests whose answers are wanted next. Raises OSError."""
+        if self._sent != ask:
+            if self._sent is not None:
+                raise BookieError("it was asked for something else before")
+            self._sent = ask
+            self._socket.sendall(ask.requests)
 
     def _answer(self) -> Answer:
         while True:
@@ -81,6 +92,14 @@ class Bookies:
         """Close the connections."""
         for connection in self._connections.values():
             connection.close()
+
+    def ask_ahead(self, layout: LedgerLayout, ledger: int, first: int, last: int) -> None:
+        """Have a bookie work on what will be read next, while what was read is looked at."""
+        ask = next(self._reads.read(layout, ledger, first, last))
+        connection = self._connections.get(ask.bookie)
+        if connection is not None:
+            with suppress(OSError, BookieError):  # it comes again when it is read
+                connection.send(ask)
 
     def read(self, layout: LedgerLayout, ledger: int, first: int, last: int) -> list[bytes]:
         """Return some entries: see `EntryReads.read`. Raises BookieError."""

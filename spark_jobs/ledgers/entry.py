@@ -35,3 +35,9 @@ def batch_size(entry: LedgerEntry) -> int:
 def message_count_of(entry: LedgerEntry) -> int:
     """Return how many messages an entry holds: a batch has several."""
     return max(batch_size(entry), 1)
+
+
+def deliver_at_of(entry: LedgerEntry) -> int | None:
+    """Return when an entry is due, in epoch ms; None for one that is due at once."""
+    metadata = entry.metadata
+    return metadata.deliver_at_time if metadata is not None and metadata.HasField("deliver_at_time") else None

@@ -32,46 +32,55 @@ class Portion(NamedTuple):
     instead: str | None = None
 
 
-def read_portions(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
-    """Yield the entries of a range in order, some at a time; without records of the broker's own.
+class Rest(NamedTuple):
+    """What of a range is left to the broker, and why, if the bookies were wanted."""
 
-    Entries that are gone are left out. Raises LedgerReadError when it cannot be read, or nothing came for GIVE_UP_S.
+    wanted: LedgerRange
+    instead: str | None
+
+
+def read_from_bookies(
+    access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout
+) -> Generator[Portion, None, Rest | None]:
+    """Yield the entries of a range in order, some at a time, as far as they are to be read there and can be.
+
+    Without records of the broker's own. Raises LedgerReadError.
     """
     if access.read_from is ReadFrom.broker:
-        for entries in read_range(access, topic, wanted):
-            yield Portion(entries, from_bookies=False)
-    elif access.read_from is ReadFrom.bookies:
+        return Rest(wanted, None)
+    if access.read_from is ReadFrom.bookies:
         yield from _persistently(access, topic, wanted, layout)
-    else:
-        yield from _wherever(access, topic, wanted, layout)
+        return None
+    if isinstance(layout, str):
+        return Rest(wanted, layout)
+    first = wanted.first
+    try:
+        with closing(_read(wanted, layout)) as reads:
+            for next_one, entries in reads:
+                first = next_one
+                if entries:
+                    yield Portion(entries, from_bookies=True)
+    except (BookieError, OnlyTheBrokerKnows) as error:
+        return Rest(wanted._replace(first=first), str(error))
+    return None
 
 
-def _wherever(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
-    """From the bookies as far as they give it, the rest through the broker."""
-    first, reason = wanted.first, layout if isinstance(layout, str) else ""
-    if isinstance(layout, LedgerLayout):
-        try:
-            with closing(_from_bookies(wanted, layout)) as reads:
-                for next_one, entries in reads:
-                    first = next_one
-                    if entries:
-                        yield Portion(entries, from_bookies=True)
-        except (BookieError, OnlyTheBrokerKnows) as error:
-            reason = str(error)
-    if first <= wanted.last:
-        for entries in read_range(access, topic, wanted._replace(first=first)):
-            yield Portion(entries, from_bookies=False, instead=reason)
+def read_rest(access: ClusterAccess, topic: str, rest: Rest) -> Iterator[Portion]:
+    """Yield what is left to the broker. Raises LedgerReadError."""
+    if rest.wanted.first <= rest.wanted.last:
+        for entries in read_range(access, topic, rest.wanted):
+            yield Portion(entries, from_bookies=False, instead=rest.instead)
 
 
 def _persistently(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
-    """From the bookies only; a bookie that is gone may come back, or others may have taken its place."""
+    """From the bookies only; one that is gone may come back, or others may have taken its place."""
     first = wanted.first
     deadline = time.monotonic() + limits.GIVE_UP_S
     while True:
         if isinstance(layout, str):
             raise LedgerReadError(f"{topic}: {layout}; read it with another value of read_from")
         try:
-            with closing(_from_bookies(wanted._replace(first=first), layout)) as reads:
+            with closing(_read(wanted._replace(first=first), layout)) as reads:
                 for next_one, entries in reads:
                     first, deadline = next_one, time.monotonic() + limits.GIVE_UP_S
                     if entries:
@@ -90,14 +99,17 @@ def _persistently(access: ClusterAccess, topic: str, wanted: LedgerRange, layout
         layout = known[wanted.ledger]
 
 
-def _from_bookies(wanted: LedgerRange, layout: LedgerLayout) -> Generator[tuple[int, list[LedgerEntry]], None, None]:
+def _read(wanted: LedgerRange, layout: LedgerLayout) -> Generator[tuple[int, list[LedgerEntry]], None, None]:
     """Yield (the entry that comes next, some entries) to the end. Raises BookieError, OnlyTheBrokerKnows."""
     first = wanted.first
     with Bookies() as bookies:
         while first <= wanted.last:
             entries: list[LedgerEntry] = []
             try:
-                for raw in bookies.read(layout, wanted.ledger, first, wanted.last):
+                some = bookies.read(layout, wanted.ledger, first, wanted.last)
+                if first + len(some) <= wanted.last:
+                    bookies.ask_ahead(layout, wanted.ledger, first + len(some), wanted.last)
+                for raw in some:
                     one = ledger_entry(wanted.ledger, first, raw)
                     if _is_delivered(one):
                         entries.append(one)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from spark_jobs.plan import RangeResult, RebuildSpec
+from spark_jobs.stages.garbage import no_collections
 from spark_jobs.storage import Storage, StorageError
 from tracker.bulk.files import Group, TableFile, write_groups
 from tracker.fingerprint import Fingerprint, fingerprint
@@ -53,14 +54,16 @@ def bucket_marker(plan: str, bucket: int) -> str:
 
 
 def build(
-    spark: Any, spec: RebuildSpec, plan: str, boundaries: list[int], results: list[RangeResult], buckets: set[int]
+    context: Any, spec: RebuildSpec, plan: str, boundaries: list[int], results: list[RangeResult], buckets: set[int]
 ) -> None:
     """Write the buckets that are missing; each leaves a marker."""
     files = [one.rows for one in results if one.rows is not None]
     if not files or not buckets:
         return
     # Not a DataFrame: the first query of a session takes Spark seconds to get ready for.
-    parts = spark.sparkContext.parallelize(files, len(files)).flatMap(_loader(spec, boundaries, buckets))
+    # Few tasks: Spark takes longer to begin and end one than it takes to cut a file.
+    tasks = min(len(files), context.defaultParallelism)
+    parts = context.parallelize(files, tasks).flatMap(_loader(spec, boundaries, buckets))
     gathered = parts.partitionBy(len(boundaries) + 1, operator.index)
     gathered.mapPartitionsWithIndex(_writer(spec, plan)).collect()
 
@@ -133,7 +136,7 @@ def _write_bucket(spec: RebuildSpec, plan: str, bucket: int, parts: Iterator[_Pa
             yield from zip(keys, values, strict=True)
 
     groups: list[Group] = []
-    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary, no_collections():
         folder = Path(temporary)
         for group in write_groups(folder, uuid.uuid4().hex, pairs(folder), spec.partition_width_ms, BulkFileLimits()):
             files = [_stored(storage, folder, file) for file in group.files]

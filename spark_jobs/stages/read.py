@@ -7,23 +7,24 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 
 import pyarrow as pa
 
 from bridge.ledgers.bookies.layout import Layout
 from spark_jobs.ledgers.access import ClusterAccess
-from spark_jobs.ledgers.entry import message_count_of
+from spark_jobs.ledgers.entry import deliver_at_of, message_count_of
 from spark_jobs.ledgers.sources import Portion
 from spark_jobs.ledgers.stats import LedgerRange
 from spark_jobs.plan import Needed, RangeResult, ReadSpec, RebuildSpec, marker_name, scope_of, spread_of
+from spark_jobs.stages.garbage import no_collections
 from spark_jobs.stages.side_by_side import read_ranges
-from spark_jobs.stages.source import deliver_at_of
 from spark_jobs.storage import Storage
 from tracker.audit import Cell, Scope, add_up, cell_fingerprints
 from tracker.bulk.files import TableFile, write_positions
 from tracker.entries import encode_value
-from tracker.fingerprint import Fingerprint, fingerprint
+from tracker.fingerprint import Fingerprint, fingerprint_of_hashes, hashes_of
 from tracker.keys import KEY, KEY_LENGTH, clamp_timestamp
 from tracker.partitions.positions import PlacedEntry
 
@@ -54,26 +55,31 @@ class _Kept:
         self.read += len(entries)
         self.from_bookies += len(entries) * portion.from_bookies
         self.instead = self.instead or portion.instead
-        delayed = [(due, one) for one in entries if (due := deliver_at_of(one)) is not None]
-        every = [KEY.pack(clamp_timestamp(due), one.ledger, one.entry) for due, one in delayed]
-        add_up(self.cells, cell_fingerprints(every, self.scope))
+        # Lists, not a loop: this is done for every entry of a topic, and is what reading takes.
+        delayed = [(clamp_timestamp(due), one) for one in entries if (due := deliver_at_of(one)) is not None]
+        keys = [KEY.pack(due, one.ledger, one.entry) for due, one in delayed]
+        hashes = hashes_of(keys)
+        add_up(self.cells, cell_fingerprints(keys, self.scope, hashes))
         if not isinstance(self.spec, RebuildSpec):
             return
-        keys, values = [], []
-        for key, (due, one) in zip(every, delayed, strict=True):
-            if (one.ledger, one.entry) not in needed:
-                continue
-            keys.append(key)
-            values.append(encode_value(message_count_of(one), one.raw))
-            size = KEY_LENGTH + len(values[-1])
-            self.placed.append(PlacedEntry(one.ledger, one.entry, clamp_timestamp(due), size))
-            self.spread[clamp_timestamp(due) // self.spec.partition_width_ms] += size
-            self.size += size
+        if needed.acks:
+            chosen = [(one.ledger, one.entry) in needed for _, one in delayed]
+            delayed, keys = list(compress(delayed, chosen)), list(compress(keys, chosen))
+            hashes = list(compress(hashes, chosen))
+        values = [encode_value(message_count_of(one), one.raw) for _, one in delayed]
+        sizes = [KEY_LENGTH + len(value) for value in values]
+        self.placed += [
+            PlacedEntry(one.ledger, one.entry, due, size) for (due, one), size in zip(delayed, sizes, strict=True)
+        ]
+        spread, width_ms = self.spread, self.spec.partition_width_ms
+        for (due, _), size in zip(delayed, sizes, strict=True):
+            spread[due // width_ms] += size
+        self.size += sum(sizes)
         if keys:
+            self.fingerprint = self.fingerprint.plus(fingerprint_of_hashes(hashes))
             self._write(keys, values)
 
     def _write(self, keys: list[bytes], values: list[bytes]) -> None:
-        self.fingerprint = self.fingerprint.plus(fingerprint(keys))
         if self.writer is None:
             self.writer = pa.ipc.new_stream(str(self.path), ROWS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
         self.writer.write_batch(pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], schema=ROWS))
@@ -85,7 +91,7 @@ def read_group(
     """Read the ranges of one task; yield each once its files and its marker are stored."""
     storage = Storage(spec.output)
     scope = scope_of(spec)
-    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="delay-bridge-") as temporary, no_collections():
         folder = Path(temporary)
         held = [_Kept(wanted, spec, scope, folder / f"{place}.rows") for place, wanted in enumerate(ranges)]
         for place, portion in read_ranges(access, spec.topic, ranges, layouts):

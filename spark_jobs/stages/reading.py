@@ -44,7 +44,7 @@ class Reading:
             for result in [RangeResult.model_validate_json(text)]
         }
 
-    def run(self, spark: Any, state: TopicState, needed: Needed) -> list[RangeResult]:
+    def run(self, context: Any, state: TopicState, needed: Needed) -> list[RangeResult]:
         """Read the ranges that are missing; return all of them, in order."""
         ranges = ranges_of(state, Position(*self.spec.after), upto_of(self.spec), self.spec.split_entries)
         known = self.results()
@@ -52,7 +52,7 @@ class Reading:
         spec, access, total = self.spec, self._access, sum(one.entries for one in ranges)
         with telling("reading", total, lambda: list(self._counted(ranges))):
             if groups:
-                tasks = spark.sparkContext.parallelize(groups, len(groups))
+                tasks = context.parallelize(groups, len(groups))
                 layouts = state.layouts
                 for result in tasks.flatMap(lambda group: read_group(spec, access, group, layouts, needed)).collect():
                     known[result.range] = result

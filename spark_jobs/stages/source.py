@@ -28,7 +28,7 @@ from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess, access_from
 from spark_jobs.ledgers.admin import topic_state
-from spark_jobs.ledgers.entry import LedgerEntry, message_count_of
+from spark_jobs.ledgers.entry import LedgerEntry, deliver_at_of, message_count_of
 from spark_jobs.ledgers.stats import LedgerRange, grouped, ranges_of
 from spark_jobs.stages.side_by_side import read_ranges
 from tracker import EARLIEST, Position
@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[str, pa.DataType, Callable[[LedgerEntry], Any]]] = {
     "ledger": ("bigint", pa.int64(), lambda one: one.ledger),
     "entry": ("bigint", pa.int64(), lambda one: one.entry),
     "publish_time": ("bigint", pa.int64(), lambda one: one.metadata.publish_time if one.metadata else None),
-    "deliver_at": ("bigint", pa.int64(), lambda one: deliver_at_of(one)),
+    "deliver_at": ("bigint", pa.int64(), deliver_at_of),
     "message_count": ("int", pa.int32(), lambda one: message_count_of(one)),
     "key": ("string", pa.string(), lambda one: key_of(one)),
     "properties": ("map<string,string>", _PROPERTIES, lambda one: properties_of(one)),
@@ -48,12 +48,6 @@ COLUMNS: dict[str, tuple[str, pa.DataType, Callable[[LedgerEntry], Any]]] = {
     "raw": ("binary", pa.binary(), lambda one: one.raw),
 }
 """Spark's type, Arrow's type and the value of each column. `raw`: headers, metadata and payload as stored."""
-
-
-def deliver_at_of(entry: LedgerEntry) -> int | None:
-    """Return when an entry is due, in epoch ms; None for one that is due at once."""
-    metadata = entry.metadata
-    return metadata.deliver_at_time if metadata is not None and metadata.HasField("deliver_at_time") else None
 
 
 def key_of(entry: LedgerEntry) -> str | None:

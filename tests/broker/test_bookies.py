@@ -9,13 +9,13 @@ import pytest
 from bridge.embedded import EmbeddedError
 from bridge.embedded.ports import free_ports
 from bridge.ledgers.bookies.digests import Digest
-from bridge.ledgers.bookies.layout import Bookie, Ensemble, LedgerLayout
+from bridge.ledgers.bookies.layout import Bookie, Ensemble, Layout, LedgerLayout
 from bridge.ledgers.bookies.read_from import ReadFrom
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.entry import LedgerEntry
-from spark_jobs.ledgers.sources import Portion, read_portions
+from spark_jobs.ledgers.sources import Portion, Rest, read_from_bookies, read_rest
 from spark_jobs.ledgers.stats import LedgerRange, ranges_of
 from tests.bridge_process import Broker
 from tests.clients import Clients, admin, publish, rest_path, some_topic
@@ -69,6 +69,12 @@ def portions(broker: Broker, topic: str, read_from: ReadFrom, split_entries: int
         for wanted in ranges_of(state, EARLIEST, END, split_entries)
         for portion in read_portions(access(broker, read_from), topic, wanted, state.layouts[wanted.ledger])
     ]
+
+
+def read_portions(access: ClusterAccess, topic: str, wanted: LedgerRange, layout: Layout) -> Iterator[Portion]:
+    rest: Rest | None = yield from read_from_bookies(access, topic, wanted, layout)
+    if rest is not None:
+        yield from read_rest(access, topic, rest)
 
 
 def entries(found: list[Portion]) -> list[LedgerEntry]:

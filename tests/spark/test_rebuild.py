@@ -61,7 +61,7 @@ def test_files_hold_what_is_delayed(
     unload(pulsar, topic)
     positions += fill(client, topic)
     upto = positions[-1]
-    manifest = Rebuild(spec_of(pulsar, topic, tmp_path / "out", upto), None).run(spark)
+    manifest = Rebuild(spec_of(pulsar, topic, tmp_path / "out", upto), None).run(spark.sparkContext)
     assert manifest == Manifest.read(tmp_path / "out")
     assert len(manifest.groups) > 3, "several buckets"
     found = loaded(tmp_path, topic, tmp_path / "out", Position(*upto))
@@ -84,12 +84,12 @@ def test_what_every_subscription_has_acked_is_left_out(
         consumer.close()
     unload(pulsar, topic)  # so that the broker shows what was acked last
     spec = spec_of(pulsar, topic, tmp_path / "out", positions[-1], subscriptions=[HERE, "other"])
-    manifest = Rebuild(spec, None).run(spark)
+    manifest = Rebuild(spec, None).run(spark.sparkContext)
     assert manifest.entries == 80
     found = loaded(tmp_path, topic, tmp_path / "out", Position(*positions[-1]))
     assert not {one[:3] for one in found} & set(both)
     everything = spec.model_copy(update={"subscriptions": [], "output": str(tmp_path / "everything")})
-    assert Rebuild(everything, None).run(spark).entries == 100
+    assert Rebuild(everything, None).run(spark.sparkContext).entries == 100
 
 
 def test_a_second_run_reads_only_what_is_missing(
@@ -97,22 +97,22 @@ def test_a_second_run_reads_only_what_is_missing(
 ) -> None:
     positions = fill(clients.connect(pulsar.service_url), topic)
     spec = spec_of(pulsar, topic, tmp_path / "out", positions[-1])
-    first = Rebuild(spec, None).run(spark)
-    assert Rebuild(spec, None).run(spark) == first, "a finished one is not done again"
+    first = Rebuild(spec, None).run(spark.sparkContext)
+    assert Rebuild(spec, None).run(spark.sparkContext) == first, "a finished one is not done again"
     (tmp_path / "out" / MANIFEST_NAME).unlink()
     markers = sorted((tmp_path / "out" / "ranges").glob("*.json"))
     buckets = sorted((tmp_path / "out" / "groups").glob("*.json"))
     kept = [each.stat().st_mtime_ns for each in markers[1:]]
     markers[0].unlink()
     buckets[0].unlink()
-    second = Rebuild(spec, None).run(spark)
+    second = Rebuild(spec, None).run(spark.sparkContext)
     assert [each.stat().st_mtime_ns for each in markers[1:]] == kept
     assert second.entries == first.entries
     assert [one.first_key for one in second.groups] == [one.first_key for one in first.groups]
     found = loaded(tmp_path, topic, tmp_path / "out", Position(*positions[-1]))
     assert [one[:3] for one in found] == delayed(positions)
     with pytest.raises(LedgerReadError, match="belongs to another job"):
-        Rebuild(spec.model_copy(update={"after": (0, 0)}), None).run(spark)
+        Rebuild(spec.model_copy(update={"after": (0, 0)}), None).run(spark.sparkContext)
 
 
 def test_a_topic_with_nothing_delayed_gives_an_empty_manifest(
@@ -122,7 +122,7 @@ def test_a_topic_with_nothing_delayed_gives_an_empty_manifest(
     client.subscribe(topic, HERE).close()
     sent = client.create_producer(topic).send(b"now")
     spec = spec_of(pulsar, topic, tmp_path / "out", (sent.ledger_id(), sent.entry_id()))
-    manifest = Rebuild(spec, None).run(spark)
+    manifest = Rebuild(spec, None).run(spark.sparkContext)
     assert (manifest.entries, manifest.positions) == (0, [])
     assert loaded(tmp_path, topic, tmp_path / "out", Position(*spec.upto)) == []
 
@@ -142,5 +142,5 @@ def test_what_is_wrong_is_said(
     positions = fill(clients.connect(pulsar.service_url), topic, 30)
     spec = spec_of(pulsar, topic, tmp_path / "out", positions[-1]).model_copy(update=changes)
     with pytest.raises(LedgerReadError, match=said):
-        Rebuild(spec, None).run(spark)
+        Rebuild(spec, None).run(spark.sparkContext)
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()

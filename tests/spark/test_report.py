@@ -190,7 +190,8 @@ def test_what_is_wrong_is_said(
     spec = spec_of(pulsar, tmp_path / "out", topic)
     if changes.get("source"):
         # The tasks reach the broker, and fail before they say a word.
-        changes = {"source": {**spec.source, **changes["source"], "serviceUrl": f"pulsar+ssl{pulsar.service_url[6:]}"}}
+        there = {"serviceUrl": f"pulsar+ssl{pulsar.service_url[6:]}", "readFrom": "broker"}
+        changes = {"source": {**spec.source, **changes["source"], **there}}
     with pytest.raises(LedgerReadError, match=said):
         write_report(spark, dataclasses.replace(spec, **changes))
     assert not list(tmp_path.rglob("*.parquet"))

@@ -10,8 +10,8 @@ from bridge.protocol.entries import chunk_of, stored_entry
 from bridge.protocol.frames import FrameDecoder, encode_frame, without_broker_metadata
 from bridge.protocol.pulsar_pb2 import BaseCommand, MessageMetadata
 from bridge.protocol.sticky_keys import HASHES, KeySharing
-from spark_jobs.ledgers.entry import LedgerEntry, message_count_of
-from spark_jobs.stages.source import deliver_at_of, key_of, properties_of
+from spark_jobs.ledgers.entry import LedgerEntry, deliver_at_of, message_count_of
+from spark_jobs.stages.source import key_of, properties_of
 
 TEXT = st.text("a=/\u00e9\u20ac\U0001f600", max_size=8)
 WHOLE = st.integers(-(2**31), 2**31 - 1)
