@@ -206,8 +206,8 @@ class Settings(BaseSettings):
     )
     read_from: ReadFrom = Field(
         default=ReadFrom.auto,
-        description="where Spark jobs read the ledgers: bookies, which leaves the broker alone; broker; or auto, the "
-        "bookies as far as they can be reached and the broker for the rest",
+        description="where lost parts of an index are read: bookies, which leaves the broker alone; broker; or auto, "
+        "the bookies as far as they can be reached and the broker for the rest",
     )
     spark_master: str = Field(
         default="local[*]", min_length=1, description="where Spark jobs run: local[*], spark://…, yarn, k8s://…"

@@ -29,8 +29,8 @@ class RebuildStatus(TypedDict):
     error: str | None
     proof: Annotated[Proof | None, says("what index and topic have alike: all that is due `from` then on")]
     sparkError: Annotated[str | None, says("why the bridge read what a job was to")]
-    fromBookies: Annotated[int, says("entries that a job read from the bookies")]
-    notFromBookies: Annotated[str | None, says("why a job read others through the broker")]
+    fromBookies: Annotated[int, says("entries read from the bookies")]
+    notFromBookies: Annotated[str | None, says("why others were read through the broker")]
 
 
 class Rebuild(RebuildStatus):
@@ -57,5 +57,5 @@ class AuditStatus(TypedDict):
     finishedAt: Time | None
     error: str | None
     sparkError: Annotated[str | None, says("why the bridge read what a job was to")]
-    fromBookies: Annotated[int, says("entries that a job read from the bookies")]
-    notFromBookies: Annotated[str | None, says("why a job read others through the broker")]
+    fromBookies: Annotated[int, says("entries read from the bookies")]
+    notFromBookies: Annotated[str | None, says("why others were read through the broker")]

@@ -17,6 +17,7 @@ from bridge.broker.candidates import Candidates
 from bridge.broker.clocks import ClockComparison
 from bridge.broker.connection import describe
 from bridge.clock import wall_clock_ms
+from bridge.ledgers.bookies.layout import Layout, layouts_in
 from bridge.ledgers.internal_stats import LedgerState, parse_internal_stats
 from bridge.limits import ConnectionLimits
 from bridge.net.certificates import CertificateError
@@ -74,6 +75,11 @@ class AdminClient:
         """Ledgers and cursors of a topic partition. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats"
         return self._read(path, parse_internal_stats, await self._get(path))
+
+    async def ledger_layouts(self, topic: str) -> tuple[dict[int, int], dict[int, Layout]]:
+        """How many entries each ledger has, and where they lie. Raises AdminError."""
+        path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats?metadata=true"
+        return self._read(path, _ledger_layouts, await self._get(path))
 
     async def candidates(self, topic: str, subscription: str) -> Candidates:
         """The consumers of a Failover subscription, and which one the broker elected. Raises AdminError."""
@@ -261,6 +267,10 @@ class AdminClient:
         except (ArithmeticError, LookupError, TypeError, ValueError):  # no time
             return
         self.clocks.note(told_s, sent_s, wall_clock_ms() / 1000, asyncio.get_running_loop().time())
+
+
+def _ledger_layouts(body: Any) -> tuple[dict[int, int], dict[int, Layout]]:
+    return parse_internal_stats(body).ledger_sizes, layouts_in(body)
 
 
 def _namespace_path(topic: str) -> str:

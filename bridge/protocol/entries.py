@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from bridge.protocol.errors import MalformedFrame
 from bridge.protocol.frames import Frame, entry_metadata
-from bridge.protocol.pulsar_pb2 import CommandMessage
+from bridge.protocol.pulsar_pb2 import CommandMessage, MessageMetadata
 
 
 class StoredEntry(NamedTuple):
@@ -52,15 +52,38 @@ def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
     An entry whose metadata is unreadable is passed on as one immediate message: what to make of it is up
     to the consumer, and refusing it would stop everything stored behind it.
     """
-    raw = frame.entry()
     message_id = message.message_id
+    raw = frame.entry()
+    return _read(message_id.ledgerId, message_id.entryId, raw, _metadata(raw))
+
+
+def entry_from_bookie(ledger: int, entry: int, raw: bytes) -> StoredEntry | None:
+    """Read an entry as a bookie gives it; None for one of a transaction: whether it counts is known to the broker."""
+    metadata = _metadata(raw)
+    if metadata is not None and _of_transaction(metadata):
+        return None
+    return _read(ledger, entry, raw, metadata)
+
+
+def _of_transaction(metadata: MessageMetadata) -> bool:
+    """Whether it is a message of one; what marks its end in the topic names it too, and is no message."""
+    named = metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits")
+    return named and not metadata.HasField("marker_type")
+
+
+def _metadata(raw: bytes) -> MessageMetadata | None:
     try:
-        metadata = entry_metadata(raw)
+        return entry_metadata(raw)
     except MalformedFrame:
-        return StoredEntry(message_id.ledgerId, message_id.entryId, None, 1, False, raw)
+        return None
+
+
+def _read(ledger: int, entry: int, raw: bytes, metadata: MessageMetadata | None) -> StoredEntry:
+    if metadata is None:
+        return StoredEntry(ledger, entry, None, 1, False, raw)
     return StoredEntry(
-        message_id.ledgerId,
-        message_id.entryId,
+        ledger,
+        entry,
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
         metadata.num_messages_in_batch,
         metadata.HasField("marker_type"),

@@ -11,7 +11,7 @@ from bridge.answers.values import AuditState, Engine
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerError
 from bridge.refill.comparison import Comparison, ComparisonResult, TopicSide
-from bridge.refill.rebuild_status import NO_JOB, JobSources, RebuildStatus
+from bridge.refill.rebuild_status import NOTHING_READ, RebuildStatus, Sources
 from bridge.refill.spark_job import JobError, SparkJob
 from spark_jobs.plan import FINGERPRINTS_NAME, ReadSpec, read_fingerprints
 from tracker import StoreError
@@ -37,7 +37,7 @@ class AuditStatus:
     error: str | None = None
     spark_error: str | None = None
     """Why what a job was to read was read in the bridge instead."""
-    sources: JobSources = NO_JOB
+    sources: Sources = NOTHING_READ
 
     @property
     def state(self) -> AuditState:
@@ -142,7 +142,7 @@ class Audit:
             status.stage, status.entries_read, status.entries_total = stage, done, total
 
         await asyncio.to_thread(job.begin, spec)
-        status.sources = JobSources.of(await job.run(spec, told))
+        status.sources = Sources.of(await job.run(spec, told))
         found = await asyncio.to_thread(lambda: read_fingerprints(job.read(FINGERPRINTS_NAME)))
         await asyncio.to_thread(job.remove)
         return found

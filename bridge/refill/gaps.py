@@ -15,8 +15,8 @@ import structlog
 from bridge.answers.values import Engine, Trigger
 from bridge.broker.admin import AdminClient, AdminError
 from bridge.broker.connection import BrokerConnection, BrokerError
-from bridge.broker.fetch import read_until
 from bridge.intake.harvester import new_entries
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.limits import RefillLimits
 from bridge.net.backoff import Backoff
 from bridge.protocol.entries import StoredEntry
@@ -24,6 +24,7 @@ from bridge.refill.audit import Audit
 from bridge.refill.comparison import Comparison, TopicSide, fingerprints_of
 from bridge.refill.rebuild_status import Proof, RebuildStatus
 from bridge.refill.snapshots.restoring import Restore
+from bridge.refill.source import TopicSource
 from bridge.refill.spark_job import JobError
 from bridge.refill.spark_rebuild import SparkRebuild
 from tracker import Position, StoreError, SubscriptionView, TopicIndex
@@ -47,6 +48,7 @@ class GapFiller:
         rebuild: SparkRebuild,
         admin: AdminClient,
         reading: Callable[[Awaitable[None]], Awaitable[None]],
+        read_from: ReadFrom,
         limits: RefillLimits,
     ) -> None:
         """`on_filled`: entries came into the index; `on_failed`: they could not be stored, and are read again later.
@@ -54,7 +56,7 @@ class GapFiller:
         `rebuild`: what fills large gaps; `reading`: waits for a reader, and takes note of why there is none.
         """
         self._topic = topic
-        self._connection = connection
+        self._source = TopicSource(topic, connection, admin, read_from, limits)
         self._index = index
         self._limits = limits
         self._now_ms = now_ms
@@ -286,15 +288,13 @@ class GapFiller:
             on_read(entries)
             indexed = self._store(entries)
             if status is not None:
+                status.sources = self._source.sources
                 status.entries_read += len(entries)
                 status.entries_indexed += indexed
 
         async def read() -> None:
             nonlocal reached
-            connection = self._connection
-            permits, patience_s = connection.limits.range_permits, connection.limits.request_timeout_s
-            enough = lambda: most is not None and count >= most  # noqa: E731
-            reached = await read_until(connection, self._topic, after, to, store, enough, permits, patience_s)
+            reached = await self._source.read(after, to, store, lambda: most is not None and count >= most)
 
         reading = self._reading = asyncio.ensure_future(self._wait_for_reading(read()))
         try:

@@ -25,8 +25,8 @@ class Proof:
         return {"count": self.count, "checksum": f"{self.checksum:016x}", "from": self.from_ms}
 
 
-class JobSources(NamedTuple):
-    """Where a job has read: so many entries from the bookies, and why the broker gave the others, if it was not to."""
+class Sources(NamedTuple):
+    """Where entries came from: so many from the bookies, and why the broker gave others, where it was not to."""
 
     from_bookies: int = 0
     not_from_bookies: str | None = None
@@ -37,7 +37,7 @@ class JobSources(NamedTuple):
         return cls(told.get("from_bookies", 0), told.get("not_from_bookies"))
 
 
-NO_JOB = JobSources()
+NOTHING_READ = Sources()
 
 
 @dataclass
@@ -57,7 +57,7 @@ class RebuildStatus:
     error: str | None = None
     spark_error: str | None = None
     """Why what a job was to read was read in the bridge instead."""
-    sources: JobSources = NO_JOB
+    sources: Sources = NOTHING_READ
     proof: Proof | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 

@@ -13,7 +13,7 @@ import structlog
 
 from bridge.limits import RefillLimits
 from bridge.refill.comparison import TopicSide
-from bridge.refill.rebuild_status import JobSources, RebuildStatus
+from bridge.refill.rebuild_status import RebuildStatus, Sources
 from bridge.refill.spark_job import JobError, SparkJob, SparkSettings
 from spark_jobs.plan import FINGERPRINTS_NAME, RebuildSpec, read_fingerprints, scope_of
 from tracker import Position, TopicIndex
@@ -63,7 +63,7 @@ class SparkRebuild:
             spec = await self._spec(scope)
             if not await asyncio.to_thread((job.folder / MANIFEST_NAME).exists):
                 status.stage = "starting"
-                status.sources = JobSources.of(await job.run(spec, told))
+                status.sources = Sources.of(await job.run(spec, told))
                 status.stage = "fetching"
                 await asyncio.to_thread(self._fetch)
             in_topic = await asyncio.to_thread(self._topic_side)

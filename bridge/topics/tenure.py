@@ -116,6 +116,7 @@ class Tenure:
             SparkRebuild(topic, index, context.spark, context.limits.refill),
             context.admin,
             passing.reading,
+            context.spark.read_from,
             context.limits.refill,
         )
         self.rebuilds = Rebuilds(

@@ -87,6 +87,12 @@ def grouped(ranges: Iterable[LedgerRange], size: int) -> list[list[LedgerRange]]
     return [every[start : start + size] for start in range(0, len(every), size)]
 
 
+def fair_share(ranges: int, most: int, processors: int) -> int:
+    """Return how many ranges a task gets, `most` at most, such that all processors are through at the same time."""
+    rounds = -(-ranges // (most * processors))
+    return max(-(-ranges // (max(rounds, 1) * processors)), 1)
+
+
 def _cut(ledger: int, first: int, last: int, split_entries: int) -> list[LedgerRange]:
     cuts = []
     while first <= last:

@@ -11,7 +11,7 @@ from spark_jobs import limits
 from spark_jobs.command import tell
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess
-from spark_jobs.ledgers.stats import LedgerRange, TopicState, grouped, ranges_of
+from spark_jobs.ledgers.stats import LedgerRange, TopicState, fair_share, grouped, ranges_of
 from spark_jobs.plan import SPEC_NAME, Needed, RangeResult, ReadSpec, marker_name, upto_of
 from spark_jobs.stages.read import read_group
 from spark_jobs.storage import Storage
@@ -48,7 +48,8 @@ class Reading:
         """Read the ranges that are missing; return all of them, in order."""
         ranges = ranges_of(state, Position(*self.spec.after), upto_of(self.spec), self.spec.split_entries)
         known = self.results()
-        groups = grouped([one for one in ranges if one not in known], self.spec.ranges_per_task)
+        missing = [one for one in ranges if one not in known]
+        groups = grouped(missing, fair_share(len(missing), self.spec.ranges_per_task, context.defaultParallelism))
         spec, access, total = self.spec, self._access, sum(one.entries for one in ranges)
         with telling("reading", total, lambda: list(self._counted(ranges))):
             if groups:

@@ -19,6 +19,7 @@ import pytest
 from bridge.answers.values import Engine
 from bridge.cli import main
 from bridge.embedded import EmbeddedPulsar
+from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.refill.audit import AuditStatus
 from bridge.refill.rebuilds import Rebuilds
 from tests.bridge_process import BridgeProcess, Broker, now_ms
@@ -196,10 +197,11 @@ def _jobs_of(bridge: BridgeProcess) -> list[psutil.Process]:
     return children_with(bridge.pid, "spark_jobs.rebuild")
 
 
+@pytest.mark.parametrize("read_from", ReadFrom)
 def test_without_spark_the_gap_is_read_here(
-    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str
+    private_bridge: BridgeFactory, clients: Clients, pulsar: PulsarCluster, topic: str, read_from: ReadFrom
 ) -> None:
-    bridge = private_bridge(rebuild_from_entries=400, spark_master="nonsense")
+    bridge = private_bridge(rebuild_from_entries=400, spark_master="nonsense", read_from=read_from)
     scene = Scene(bridge, clients, pulsar, topic)
     lose_index(bridge)
     wait_until(lambda: "the gap is read here" in bridge.log(), "word of the failure", timeout=PATIENCE_S)
@@ -207,6 +209,8 @@ def test_without_spark_the_gap_is_read_here(
     status = next(each for each in rebuilds_of(bridge, topic) if each["sparkError"])
     assert (status["state"], status["engine"]) == ("succeeded", "in-process"), status
     assert "Master must either be yarn or start with spark, k8s, or local" in status["sparkError"]
+    from_bookies = 0 if read_from is ReadFrom.broker else status["entriesRead"]
+    assert (status["fromBookies"], status["notFromBookies"]) == (from_bookies, None)
 
 
 def test_an_operator_has_a_topic_read_again(
@@ -220,9 +224,10 @@ def test_an_operator_has_a_topic_read_again(
     wait_until(lambda: bridge.topic(topic).get("entries") == 300, "300 entries in the index")
     here = ["--admin-url", bridge.web_url]
     assert run(["rebuild", "--wait", *here, topic]) == 0
-    row, proof = capsys.readouterr().out.splitlines()[-2:]
+    row, proof, source = capsys.readouterr().out.splitlines()[-3:]
     assert row.split() == [*("succeeded", "operator", "in-process", *range_of(bridge, topic), "300", "300", "0")]
     assert proof.startswith("index and topic hold the same 300 entries, checksum ")
+    assert source == "300 of the entries were read from the bookies"
     assert bridge.topic(topic)["entries"] == 300
     assert run(["audit", *here, topic]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["succeeded", "in-process", "300"]

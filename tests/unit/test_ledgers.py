@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import access_from
-from spark_jobs.ledgers.stats import LedgerRange, TopicState, grouped, ranges_of
+from spark_jobs.ledgers.stats import LedgerRange, TopicState, fair_share, grouped, ranges_of
 from tracker import EARLIEST, Position
 
 EVERYTHING = Position(2**63 - 1, -1)
@@ -111,3 +111,14 @@ def test_a_token_is_not_shown(tmp_path: Any) -> None:
     assert access_from(file).auth_token() == "from a file"
     with pytest.raises(LedgerReadError, match="gone"):
         access_from(file | {"authTokenFile": str(tmp_path / "gone")}).auth_token()
+
+
+@pytest.mark.parametrize(
+    ("ranges", "most", "processors", "share", "tasks"),
+    [(40, 8, 2, 7, 6), (16, 8, 2, 8, 2), (4, 8, 2, 2, 2), (1, 8, 2, 1, 1), (0, 8, 2, 1, 0), (100, 8, 64, 2, 50)],
+)
+def test_all_processors_are_through_at_the_same_time(
+    ranges: int, most: int, processors: int, share: int, tasks: int
+) -> None:
+    assert fair_share(ranges, most, processors) == share
+    assert len(grouped([LedgerRange(1, 0, each) for each in range(ranges)], share)) == tasks

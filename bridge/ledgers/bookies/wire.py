@@ -18,6 +18,9 @@ BATCH_READ_ENTRY = 7
 FRAME_MAX = 16 * 1024 * 1024
 """Bytes. A bookie has entries of 5 MiB at most unless it was set up otherwise, and gives no more in one answer."""
 
+ANSWER_LENGTH = 4
+"""Bytes at the start of an answer from which `next_answer` tells how many there will be."""
+
 _LENGTH = Struct(">I")
 _READ = Struct(">IIqq")
 _BATCH = Struct(">IIqqqiq")
@@ -62,8 +65,8 @@ def next_answer(data: memoryview) -> tuple[Answer | None, int]:
 
     Raises BookieError when that is no answer.
     """
-    if len(data) < 4:
-        return None, 4
+    if len(data) < ANSWER_LENGTH:
+        return None, ANSWER_LENGTH
     (length,) = _LENGTH.unpack_from(data)
     if not _ANSWER.size <= length <= FRAME_MAX:
         raise BookieError(f"it answered with a frame of {length} bytes")

@@ -169,6 +169,7 @@ class _Ready:
             SparkRebuild(topic, index, context.spark, limits.refill),
             context.admin,
             lambda reading: reading,
+            context.spark.read_from,
             limits.refill,
         )
 
