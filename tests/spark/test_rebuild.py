@@ -8,8 +8,9 @@ import pytest
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.plan import RebuildSpec
 from spark_jobs.rebuild_job import Rebuild
-from tests.clients import Clients
+from tests.clients import Clients, backlog
 from tests.cluster import PulsarCluster
+from tests.helpers import wait_until
 from tests.spark.test_source import COUNT, DUE_MS, fill, unload
 from tracker import Position, Store, TopicIndex
 from tracker.bulk.files import MANIFEST_NAME, Manifest
@@ -81,6 +82,8 @@ def test_what_every_subscription_has_acked_is_left_out(
         consumer = client.subscribe(topic, name)
         for _ in range(3 * count):
             consumer.acknowledge(consumer.receive(10_000))
+        left = 300 - 3 * count
+        wait_until(lambda name=name, left=left: backlog(pulsar, topic, name) == left)  # type: ignore[misc]
         consumer.close()
     unload(pulsar, topic)  # so that the broker shows what was acked last
     spec = spec_of(pulsar, topic, tmp_path / "out", positions[-1], subscriptions=[HERE, "other"])
