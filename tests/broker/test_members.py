@@ -62,12 +62,12 @@ def test_topics_are_shared_out_and_nothing_is_lost(member: MakeMember, clients: 
     """Bridges join, one is killed, one is stopped; each message of each topic comes, and none early."""
     first = member()
     names = [f"persistent://public/default/shared-{uuid.uuid4().hex[:10]}-{number}" for number in range(TOPICS)]
-    client = clients.connect(first.service_url)
+    client, direct = clients.connect(first.service_url), clients.connect(pulsar.service_url)
+    producers = [direct.create_producer(name) for name in names]  # first: what nobody is connected to is let go of
     for name in names:
         shared(client, name).close()
     wait_until(lambda: even(first), "one bridge owns all topics", timeout=PATIENCE_S)
 
-    producers = [clients.connect(pulsar.service_url).create_producer(name) for name in names]
     sent: dict[str, int] = {}
 
     def send(what: str) -> None:
