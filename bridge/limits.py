@@ -320,10 +320,10 @@ class RefillLimits:
     """Of what was left out so many entries are read before that is noted."""
     gap_retry_s: float = 5.0
     """Before a gap that was not filled is filled: between half and all of it."""
-    bookie_batch_entries: int = 200
-    bookie_batch_bytes: int = 128 * 1024
+    bookie_batch_entries: int = 100
+    bookie_batch_bytes: int = 64 * 1024
     """Asked of a bookie at a time: what it gives is looked at in one go, a millisecond."""
-    bookie_single_reads: int = 100
+    bookie_single_reads: int = 50
     """The same of bookies that know no batches."""
     bookie_rest: float = 1.0
     """Others get so many times as long as that took, before the next."""

@@ -53,13 +53,18 @@ class Store:
             return BookieError("it is gone")
         answers, requests = b"", ask.requests
         while requests:
-            (size, header, ledger, entry) = Struct(">IIqq").unpack_from(requests)
-            assert header >> 24 == VERSION
-            assert not header & 0xFFFF, "a flag: nothing is to be fenced"
-            assert ledger == LEDGER
-            answers += self._answer(header >> 16 & 0xFF, entry, requests[24 : 4 + size])
-            requests = requests[4 + size :]
+            end = 4 + Struct(">I").unpack_from(requests)[0]
+            answers += self.answer(requests[:end])
+            requests = requests[end:]
         return answers_in(answers)
+
+    def answer(self, request: bytes) -> bytes:
+        """To one request."""
+        _, header, ledger, entry = Struct(">IIqq").unpack_from(request)
+        assert header >> 24 == VERSION
+        assert not header & 0xFFFF, "a flag: nothing is to be fenced"
+        assert ledger == LEDGER
+        return self._answer(header >> 16 & 0xFF, entry, request[24:])
 
     def _answer(self, operation: int, entry: int, rest: bytes) -> bytes:
         if operation == READ_ENTRY:
