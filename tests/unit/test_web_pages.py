@@ -396,6 +396,9 @@ def test_a_rebuild_at_its_end_shows_its_proof_or_its_error() -> None:
     failed = topic(done | {"state": "failed", "proof": None, "error": "no broker", "sparkError": "no Java"})
     assert "no broker" in failed.text
     assert "no Java" in failed.text
+    partly = topic(done | {"fromBookies": 60, "notFromBookies": "ledger 7 is offloaded"})
+    assert "60 of them from the bookies" in partly.text
+    assert "Not all was read from them: ledger 7 is offloaded" in partly.text
 
 
 def test_an_audit_lists_what_differs() -> None:
