@@ -20,8 +20,8 @@ firewall lets each try wait, and a task has many ranges."""
 class BookieConnection:
     """A blocking connection. Every method raises BookieError; it is of no use after that."""
 
-    def __init__(self, bookie: Bookie) -> None:
-        """Connect, unless it was not reached a moment ago."""
+    def __init__(self, bookie: Bookie, timeout_s: float) -> None:
+        """Connect, unless it was not reached a moment ago. `timeout_s`: how long it may be silent."""
         until, reason = _out_of_reach.get(bookie, (0.0, ""))
         if until > time.monotonic():
             raise BookieError(reason)
@@ -30,7 +30,7 @@ class BookieConnection:
         except OSError as error:
             _out_of_reach[bookie] = time.monotonic() + limits.BOOKIE_REST_S, f"it cannot be reached: {error}"
             raise BookieError(_out_of_reach[bookie][1]) from error
-        self._socket.settimeout(limits.BOOKIE_TIMEOUT_S)
+        self._socket.settimeout(timeout_s)
         self._held, self._at = b"", 0
         self._sent: Ask | None = None
 
@@ -79,10 +79,16 @@ class BookieConnection:
 class Bookies:
     """A context manager: one reader and its connections."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        batch_entries: int = limits.BOOKIE_BATCH_ENTRIES,
+        single_reads: int = limits.BOOKIE_READS,
+        timeout_s: float = limits.BOOKIE_TIMEOUT_S,
+    ) -> None:
         """There are no connections yet."""
+        self._timeout_s = timeout_s
         self._connections: dict[Bookie, BookieConnection] = {}
-        self._reads = EntryReads(limits.BOOKIE_BATCH_ENTRIES, limits.BOOKIE_BATCH_BYTES, limits.BOOKIE_READS)
+        self._reads = EntryReads(batch_entries, limits.BOOKIE_BATCH_BYTES, single_reads)
 
     def __enter__(self) -> Bookies:
         """Return the reader itself."""
@@ -116,7 +122,7 @@ class Bookies:
         try:
             connection = self._connections.get(ask.bookie)
             if connection is None:
-                connection = self._connections[ask.bookie] = BookieConnection(ask.bookie)
+                connection = self._connections[ask.bookie] = BookieConnection(ask.bookie, self._timeout_s)
             return connection.ask(ask)
         except BookieError as error:
             connection = self._connections.pop(ask.bookie, None)

@@ -14,7 +14,6 @@ from bridge.ledgers.bookies.digests import Digest
 from bridge.ledgers.bookies.errors import BookieError
 from bridge.ledgers.bookies.layout import Bookie, Ensemble, LedgerLayout
 from bridge.limits import RefillLimits
-from spark_jobs import limits as job_limits
 from spark_jobs.ledgers import bookies as in_job
 from tests.unit.test_bookie_reading import LEDGER, Store, content
 
@@ -69,7 +68,7 @@ async def by_bridge(layout: LedgerLayout, last: int) -> list[bytes]:
 async def by_job(layout: LedgerLayout, last: int) -> list[bytes]:
     def read() -> list[bytes]:
         found: list[bytes] = []
-        with in_job.Bookies() as reader:
+        with in_job.Bookies(7, 5, 0.3) as reader:
             while len(found) <= last:
                 found += reader.read(layout, LEDGER, len(found), last)
                 if len(found) <= last:
@@ -80,10 +79,7 @@ async def by_job(layout: LedgerLayout, last: int) -> list[bytes]:
 
 
 @pytest.fixture(params=[by_bridge, by_job])
-def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Read:
-    for name, value in (("BOOKIE_TIMEOUT_S", 0.3), ("BOOKIE_BATCH_ENTRIES", 7), ("BOOKIE_READS", 5)):
-        monkeypatch.setattr(job_limits, name, value)
-    monkeypatch.setattr(in_job, "_out_of_reach", {})
+def read(request: pytest.FixtureRequest) -> Read:
     found: Read = request.param
     return found
 
