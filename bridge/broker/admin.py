@@ -79,7 +79,7 @@ class AdminClient:
     async def ledger_layouts(self, topic: str) -> tuple[dict[int, int], dict[int, Layout]]:
         """How many entries each ledger has, and where they lie. Raises AdminError."""
         path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats?metadata=true"
-        return self._read(path, _ledger_layouts, await self._get(path))
+        return self._read(path, _ledger_layouts, await self._get(path), self._web_url)
 
     async def candidates(self, topic: str, subscription: str) -> Candidates:
         """The consumers of a Failover subscription, and which one the broker elected. Raises AdminError."""
@@ -269,8 +269,8 @@ class AdminClient:
         self.clocks.note(told_s, sent_s, wall_clock_ms() / 1000, asyncio.get_running_loop().time())
 
 
-def _ledger_layouts(body: Any) -> tuple[dict[int, int], dict[int, Layout]]:
-    return parse_internal_stats(body).ledger_sizes, layouts_in(body)
+def _ledger_layouts(body: Any, web_url: str) -> tuple[dict[int, int], dict[int, Layout]]:
+    return parse_internal_stats(body).ledger_sizes, layouts_in(body, web_url)
 
 
 def _namespace_path(topic: str) -> str:

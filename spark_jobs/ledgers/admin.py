@@ -24,7 +24,7 @@ def topic_state(access: ClusterAccess, topic: str, *, layouts: bool = False) -> 
     Raises LedgerReadError, or NotYet when it may work a moment later.
     """
     path = f"/admin/v2/{TopicName.parse(topic).rest_path}/internalStats"
-    return TopicState.of(_get(access, f"{path}?metadata=true" if layouts else path, topic))
+    return TopicState.of(_get(access, f"{path}?metadata=true" if layouts else path, topic), access.web_url)
 
 
 def _get(access: ClusterAccess, path: str, topic: str) -> dict[str, Any]:

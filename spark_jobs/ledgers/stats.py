@@ -39,15 +39,15 @@ class TopicState:
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> TopicState:
-        """Read the broker's answer. Raises LedgerReadError when it lacks what is needed.
+    def of(cls, body: dict[str, Any], web_url: str) -> TopicState:
+        """Read the answer of the broker at `web_url`. Raises LedgerReadError when it lacks what is needed.
 
         A cursor that cannot be read is left out.
         """
         try:
             told = parse_internal_stats(body)
             cursors = {name: _acks_of(cursor) for name, cursor in told.cursors.items()}
-            layouts = layouts_in(body)
+            layouts = layouts_in(body, web_url)
         except (TypeError, ValueError) as error:
             raise LedgerReadError(f"internalStats without what is needed: {error}") from error
         read = {name: each.read_position for name, each in told.cursors.items() if each.read_position is not None}

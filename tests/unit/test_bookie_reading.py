@@ -177,10 +177,21 @@ def test_each_ledger_has_a_layout_or_a_reason() -> None:
             {"ledgerId": 3},
         ]
     }
-    layouts = layouts_in(body)
+    layouts = layouts_in(body, "http://broker:8080")
     assert layouts[1] == parse_layout(TEXT)
     assert layouts[2] == "ledger 2 is offloaded"
     assert layouts[3] == "ledger 3: the broker does not say where it lies"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_bookie_on_the_brokers_own_machine(host: str) -> None:
+    text = f"writeQuorumSize=1, digestType=CRC32C, ensembles={{0=[10.0.0.1:3181], 5=[{host}:3181]}}"
+    body = {"ledgers": [{"ledgerId": 1, "metadata": text}]}
+    there = layouts_in(body, "https://broker.example.com")[1]
+    assert str(there).startswith("ledger 1: ")
+    assert str(there).endswith(":3181 is an address of the broker's own machine")
+    for here in ("http://127.0.0.1:8080", "http://localhost:8080", "https://[::1]:8443"):
+        assert layouts_in(body, here)[1] == parse_layout(text)
 
 
 @pytest.mark.parametrize("digest", list(Digest))

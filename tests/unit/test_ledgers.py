@@ -32,7 +32,7 @@ def test_the_open_ledger_counts_with_its_current_entries() -> None:
             }
         },
     }
-    found = TopicState.of(body)
+    found = TopicState.of(body, "http://broker:8080")
     assert found.ledgers == ((3, 10), (7, 5))
     assert found.read_positions == {"a/b c+": Position(3, 9)}
     acks = found.cursors["a/b c+"]
@@ -42,7 +42,7 @@ def test_the_open_ledger_counts_with_its_current_entries() -> None:
 @pytest.mark.parametrize("body", [{}, {"lastConfirmedEntry": "x"}, {"lastConfirmedEntry": "1:1", "ledgers": [{}]}])
 def test_an_answer_that_lacks_what_is_needed_is_an_error(body: dict[str, Any]) -> None:
     with pytest.raises(LedgerReadError, match="internalStats"):
-        TopicState.of(body)
+        TopicState.of(body, "http://broker:8080")
 
 
 def test_cuts_lie_at_the_same_places_wherever_reading_starts() -> None:

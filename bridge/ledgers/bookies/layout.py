@@ -6,10 +6,12 @@ out; reading without fencing needs none).
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from bridge.ledgers.bookies.digests import Digest
 
@@ -71,19 +73,38 @@ Layout = LedgerLayout | str
 """Of a ledger, or why it cannot be read from bookies."""
 
 
-def layouts_in(body: Mapping[str, Any]) -> dict[int, Layout]:
-    """Return what the broker's answer says of each ledger."""
+def layouts_in(body: Mapping[str, Any], web_url: str) -> dict[int, Layout]:
+    """Return what the broker's answer says of each ledger. `web_url`: where the broker was asked.
+
+    A bookie on a loopback address is that of the broker's machine. Where the broker is on another one, whatever listens
+    here may be a bookie of another cluster, with other entries under the same numbers.
+    """
     layouts: dict[int, Layout] = {}
+    here = _is_loopback(urlsplit(web_url).hostname or "")
     for told in body["ledgers"]:
         ledger = int(told["ledgerId"])
         if told.get("offloaded"):
             layouts[ledger] = f"ledger {ledger} is offloaded"
             continue
         try:
-            layouts[ledger] = parse_layout(told.get("metadata"))
+            layouts[ledger] = layout = parse_layout(told.get("metadata"))
+            if not here and (there := _on_loopback(layout)):
+                layouts[ledger] = f"ledger {ledger}: {there} is an address of the broker's own machine"
         except ValueError as error:
             layouts[ledger] = f"ledger {ledger}: {error}"
     return layouts
+
+
+def _on_loopback(layout: LedgerLayout) -> Bookie | None:
+    every = (bookie for ensemble in layout.ensembles for bookie in ensemble.bookies)
+    return next((bookie for bookie in every if _is_loopback(bookie.host)), None)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_layout(text: object) -> LedgerLayout:
