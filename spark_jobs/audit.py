@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from spark_jobs.command import run_command
-from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.sources import state_to_read
 from spark_jobs.plan import FINGERPRINTS_NAME, Needed, ReadSpec, fingerprints_of, sources_of
 from spark_jobs.storage import Storage
 
@@ -24,7 +24,7 @@ def audit(spec: ReadSpec, token: str | None, context: Any) -> dict[str, object]:
     access, storage = spec.access(token), Storage(spec.output)
     reading = Reading(spec, access, storage)
     reading.begin()
-    results = reading.run(context, topic_state(access, spec.topic, layouts=True), Needed(()))
+    results = reading.run(context, state_to_read(access, spec.topic), Needed(()))
     storage.write(FINGERPRINTS_NAME, fingerprints_of(results))
     return {
         "fingerprints": f"{spec.output}/{FINGERPRINTS_NAME}",

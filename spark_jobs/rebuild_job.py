@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
-from spark_jobs.ledgers.admin import topic_state
+from spark_jobs.ledgers.sources import state_to_read
 from spark_jobs.ledgers.stats import TopicState
 from spark_jobs.plan import (
     FINGERPRINTS_NAME,
@@ -45,7 +45,7 @@ class Rebuild:
         done = self.storage.read(MANIFEST_NAME)
         if done is not None:
             return Manifest.model_validate_json(done)
-        state = topic_state(self.access, self.spec.topic, layouts=True)
+        state = state_to_read(self.access, self.spec.topic)
         results = self.reading.run(context, state, self._needed(state))
         written = self._write(context, results)
         manifest = self._manifest(results, written)

@@ -18,7 +18,7 @@ from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.connection import Connection, connect_to_owner
 from spark_jobs.ledgers.entry import LedgerEntry, batch_size, ledger_entry
 from spark_jobs.ledgers.stats import LedgerRange
-from tracker import Position
+from tracker import EARLIEST, Position
 
 READER_NAME_PREFIX = "__delay-bridge-rebuild-"
 _CONSUMER_ID = 1
@@ -52,15 +52,38 @@ def read_range(access: ClusterAccess, topic: str, wanted: LedgerRange) -> Iterat
             time.sleep(limits.RETRY_S)
 
 
+def check_may_read(access: ClusterAccess, topic: str) -> None:
+    """Have the broker say whether this role may read a topic: who reads its ledgers elsewhere is not asked there.
+
+    Raises LedgerReadError when it may not.
+    """
+    deadline = time.monotonic() + limits.GIVE_UP_S
+    while True:
+        try:
+            with connect_to_owner(access, topic) as connection:
+                _open(connection, topic, EARLIEST)
+                return
+        except NotYet as error:
+            if time.monotonic() > deadline:
+                raise LedgerReadError(f"{topic}: {error}") from error
+        time.sleep(limits.RETRY_S)
+
+
+def _open(connection: Connection, topic: str, after: Position) -> str:
+    """Open a reader, which is given nothing yet; return the name of its subscription."""
+    subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
+    request_id = connection.next_request_id()
+    # What lies before comes too, as the start is inclusive, and is dropped.
+    connection.request(commands.subscribe_reader(topic, subscription, _CONSUMER_ID, request_id, after), request_id)
+    return subscription
+
+
 def _read_on(
     access: ClusterAccess, topic: str, after: Position, last: Position
 ) -> Generator[list[LedgerEntry], None, None]:
     """Yield what one reader gives behind a position; an empty list when there is nothing left. Raises NotYet."""
-    subscription = f"{READER_NAME_PREFIX}{uuid.uuid4().hex}"
     with connect_to_owner(access, topic) as connection:
-        request_id = connection.next_request_id()
-        # What lies before comes too, as the start is inclusive, and is dropped.
-        connection.request(commands.subscribe_reader(topic, subscription, _CONSUMER_ID, request_id, after), request_id)
+        subscription = _open(connection, topic, after)
         permits = Permits()
         _grant(connection, permits.top_up(limits.READ_PERMITS))
         while True:

@@ -16,8 +16,8 @@ from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.bookies import Bookies
 from spark_jobs.ledgers.entry import LedgerEntry, ledger_entry
-from spark_jobs.ledgers.range_reader import read_range
-from spark_jobs.ledgers.stats import LedgerRange
+from spark_jobs.ledgers.range_reader import check_may_read, read_range
+from spark_jobs.ledgers.stats import LedgerRange, TopicState
 
 
 class OnlyTheBrokerKnows(Exception):
@@ -37,6 +37,15 @@ class Rest(NamedTuple):
 
     wanted: LedgerRange
     instead: str | None
+
+
+def state_to_read(access: ClusterAccess, topic: str) -> TopicState:
+    """Return what there is to read, and where it lies, for a role that may read it. Raises LedgerReadError."""
+    if access.read_from is ReadFrom.broker:
+        return topic_state(access, topic)
+    state = topic_state(access, topic, layouts=True)
+    check_may_read(access, topic)
+    return state
 
 
 def read_from_bookies(

@@ -20,15 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bridge.ledgers.bookies.layout import Layout
-from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.notation.numbers import whole_number
 from bridge.protocol.frames import as_text
 from bridge.protocol.names import TopicName
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess, access_from
-from spark_jobs.ledgers.admin import topic_state
 from spark_jobs.ledgers.entry import LedgerEntry, deliver_at_of, message_count_of
+from spark_jobs.ledgers.sources import state_to_read
 from spark_jobs.ledgers.stats import LedgerRange, grouped, ranges_of
 from spark_jobs.stages.side_by_side import read_ranges
 from tracker import EARLIEST, Position
@@ -99,7 +98,7 @@ class LedgerDataReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ask the broker for the ledgers, once, and cut them into ranges."""
-        state = topic_state(self._access, self._topic, layouts=self._access.read_from is not ReadFrom.broker)
+        state = state_to_read(self._access, self._topic)
         ranges = ranges_of(state, self._after, self._upto, self._split_entries)
         return [
             InputPartition((group, {one.ledger: state.layouts[one.ledger] for one in group}))
