@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from bridge.dispatch.dispatcher import Dispatcher, Offer, Redelivery
 from bridge.limits import DispatchLimits
+from tests.helpers import examples
 
 LIMITS = DispatchLimits(max_unacked_per_consumer=12, max_unacked_per_subscription=20, round_robin_batch=3)
 LARGEST_BATCH = 5
@@ -219,6 +220,9 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 DispatcherMachine.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(300, fast=120),
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestDispatcher = DispatcherMachine.TestCase

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from itertools import pairwise
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.helpers import examples
 from tracker import AckSet, DueEntry, NewEntry, Position, Store, SubscriptionView, TopicIndex
 from tracker.limits import IndexLimits, StoreLimits
 from tracker.position import EARLIEST
@@ -446,7 +446,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
 
 TestTopicIndex = TopicIndexMachine.TestCase
 TestTopicIndex.settings = settings(
-    max_examples=40 if os.environ.get("DELAY_BRIDGE_FAST") == "1" else 100,
+    max_examples=examples(100, fast=40),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.helpers import examples
 from tracker.entries import DueEntry, decode_value, encode_value
 from tracker.keys import FIRST_KEY, KEY, KEY_LENGTH, decode_key, encode_key, successor, time_bound
 from tracker.limits import IndexLimits
@@ -149,7 +150,10 @@ class WindowMachine(RuleBasedStateMachine):
 
 TestWindow = WindowMachine.TestCase
 TestWindow.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(200, fast=80),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
