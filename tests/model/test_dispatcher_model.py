@@ -220,7 +220,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
 
 DispatcherMachine.TestCase.settings = settings(
-    max_examples=examples(300, fast=120),
+    max_examples=examples(300, fast=100),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

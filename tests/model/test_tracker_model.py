@@ -446,7 +446,7 @@ class TopicIndexMachine(RuleBasedStateMachine):
 
 TestTopicIndex = TopicIndexMachine.TestCase
 TestTopicIndex.settings = settings(
-    max_examples=examples(100, fast=40),
+    max_examples=examples(100, fast=20),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
