@@ -60,12 +60,12 @@ def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
 def entry_from_bookie(ledger: int, entry: int, raw: bytes) -> StoredEntry | None:
     """Read an entry as a bookie gives it; None for one of a transaction: whether it counts is known to the broker."""
     metadata = _metadata(raw)
-    if metadata is not None and _of_transaction(metadata):
+    if metadata is not None and is_of_transaction(metadata):
         return None
     return _read(ledger, entry, raw, metadata)
 
 
-def _of_transaction(metadata: MessageMetadata) -> bool:
+def is_of_transaction(metadata: MessageMetadata) -> bool:
     """Whether it is a message of one; what marks its end in the topic names it too, and is no message."""
     named = metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits")
     return named and not metadata.HasField("marker_type")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from bridge.ledgers.bookies.errors import BookieError
 from bridge.ledgers.bookies.layout import Layout, LedgerLayout
 from bridge.ledgers.bookies.read_from import ReadFrom
+from bridge.protocol.entries import is_of_transaction
 from spark_jobs import limits
 from spark_jobs.errors import LedgerReadError
 from spark_jobs.ledgers.access import ClusterAccess
@@ -139,6 +140,6 @@ def _is_delivered(entry: LedgerEntry) -> bool:
         return True
     if metadata.HasField("marker_type"):
         return False
-    if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
+    if is_of_transaction(metadata):
         raise OnlyTheBrokerKnows(f"{entry.ledger}:{entry.entry} is of a transaction")
     return True
