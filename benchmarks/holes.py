@@ -23,6 +23,7 @@ from benchmarks.recorded import write_result
 from benchmarks.takeover import Node, until
 from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.protocol.names import TopicName
+from bridge.showcase.bench_client import must_succeed
 
 TOPIC = "persistent://public/default/holes"
 SUBSCRIPTION = "s"
@@ -73,13 +74,8 @@ def measure(root: Path, holes: int, pause_s: float, through_bridge: bool) -> dic
 def _publish(client: Any, count: int) -> None:
     producer = client.create_producer(TOPIC, batching_enabled=False, block_if_queue_full=True)
     for number in range(count):
-        producer.send_async(b"%d" % number, _must_succeed)
+        producer.send_async(b"%d" % number, must_succeed)
     producer.flush()
-
-
-def _must_succeed(result: Any, _: Any) -> None:
-    if result != pulsar.Result.Ok:
-        raise SystemExit(f"publishing failed: {result}")
 
 
 def _drain(consumer: Any) -> list[bytes]:

@@ -41,6 +41,7 @@ from bridge.embedded.pulsar import EmbeddedPulsar
 from bridge.ledgers.bookies.read_from import ReadFrom
 from bridge.protocol.names import TopicName
 from bridge.protocol.pulsar_pb2 import MessageMetadata
+from bridge.showcase.bench_client import must_succeed
 from spark_jobs import limits
 from spark_jobs.ledgers.access import ClusterAccess
 from spark_jobs.ledgers.admin import topic_state
@@ -108,7 +109,7 @@ def publish(service_url: str, entries: int) -> None:
         )
         for _ in range(entries):
             deliver_at = first_ms + choose.randrange(24 * HOUR_MS)
-            producer.send_async(next(payload), _must_succeed, deliver_at=deliver_at)
+            producer.send_async(next(payload), must_succeed, deliver_at=deliver_at)
         producer.flush()
 
 
@@ -119,11 +120,6 @@ def open_client(service_url: str) -> Iterator[Any]:
         yield client
     finally:
         client.close()
-
-
-def _must_succeed(result: Any, _: Any) -> None:
-    if result != pulsar.Result.Ok:
-        raise SystemExit(f"publishing failed: {result}")
 
 
 def broker_rebuild(web_url: str, entries: int) -> float:

@@ -37,11 +37,8 @@ class Chunk(NamedTuple):
 
 def chunk_of(raw: bytes) -> Chunk | None:
     """What the metadata of `raw` says of chunking; None for a message in one piece."""
-    try:
-        metadata = entry_metadata(raw)
-    except MalformedFrame:
-        return None
-    if metadata.num_chunks_from_msg <= 1:
+    metadata = metadata_of(raw)
+    if metadata is None or metadata.num_chunks_from_msg <= 1:
         return None
     return Chunk(metadata.uuid, metadata.chunk_id == metadata.num_chunks_from_msg - 1)
 
@@ -54,12 +51,12 @@ def stored_entry(frame: Frame, message: CommandMessage) -> StoredEntry:
     """
     message_id = message.message_id
     raw = frame.entry()
-    return _read(message_id.ledgerId, message_id.entryId, raw, _metadata(raw))
+    return _read(message_id.ledgerId, message_id.entryId, raw, metadata_of(raw))
 
 
 def entry_from_bookie(ledger: int, entry: int, raw: bytes) -> StoredEntry | None:
     """Read an entry as a bookie gives it; None for one of a transaction: whether it counts is known to the broker."""
-    metadata = _metadata(raw)
+    metadata = metadata_of(raw)
     if metadata is not None and is_of_transaction(metadata):
         return None
     return _read(ledger, entry, raw, metadata)
@@ -71,7 +68,8 @@ def is_of_transaction(metadata: MessageMetadata) -> bool:
     return named and not metadata.HasField("marker_type")
 
 
-def _metadata(raw: bytes) -> MessageMetadata | None:
+def metadata_of(raw: bytes) -> MessageMetadata | None:
+    """The metadata of an entry; None when it cannot be read."""
     try:
         return entry_metadata(raw)
     except MalformedFrame:

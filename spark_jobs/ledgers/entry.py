@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bridge.protocol.errors import MalformedFrame
-from bridge.protocol.frames import entry_metadata
+from bridge.protocol.entries import metadata_of
 from bridge.protocol.pulsar_pb2 import MessageMetadata
 
 
@@ -20,11 +19,7 @@ class LedgerEntry(NamedTuple):
 
 def ledger_entry(ledger: int, entry: int, raw: bytes) -> LedgerEntry:
     """Return what a broker or a bookie gave, read as far as is needed."""
-    try:
-        metadata = entry_metadata(raw)
-    except MalformedFrame:
-        metadata = None
-    return LedgerEntry(ledger, entry, metadata, raw)
+    return LedgerEntry(ledger, entry, metadata_of(raw), raw)
 
 
 def batch_size(entry: LedgerEntry) -> int:

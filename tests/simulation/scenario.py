@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from bridge.dispatch.tracked_subscription import TrackedSubscription
+from spark_jobs.stages.garbage import no_collections
 from tests.simulation.faults import Fault, inflict, plan
 from tests.simulation.hosts import process_of
 from tests.simulation.messages import Broken
@@ -62,26 +63,17 @@ def live(seed: int, size: Size = WHOLE, faults: list[Fault] | None = None) -> Ou
     if faults is None:
         faults = plan(random.Random(f"{seed} faults"), BEGIN_S, BEGIN_S + size.seconds, size.faults)
     broken: str | None = None
-    with told_to(world), _no_collections():
+    # Finalizers of what is in cycles would run at moments that no seed decides.
+    with told_to(world), no_collections():
         try:
             world.run(_life(world, size, faults))
         except Broken as error:
             broken = str(error)
             world.tell(f"BROKEN {error}")
+        gc.collect()
     world.tell(f"digest of all that was sent: {world.network.digest.hexdigest()}")
     account = world.account
     return Outcome(seed, faults, broken, world.history, len(account.messages), account.redelivered)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Cycles go at the end: their finalizers would run at moments that no seed decides, and it takes a tenth longer."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.collect()
 
 
 async def _life(world: World, size: Size, faults: list[Fault]) -> None:

@@ -55,9 +55,12 @@ def read_request(ledger: int, entry: int) -> bytes:
     return _READ.pack(20, VERSION << 24 | READ_ENTRY << 16, ledger, entry)
 
 
-def batch_request(ledger: int, first: int, count: int, max_bytes: int, request_id: int = 0) -> bytes:
-    """Ask for entries from one on: at most so many, of so many bytes together; at least one comes."""
-    return _BATCH.pack(40, VERSION << 24 | BATCH_READ_ENTRY << 16, ledger, first, request_id, count, max_bytes)
+def batch_request(ledger: int, first: int, count: int, max_bytes: int) -> bytes:
+    """Ask for entries from one on: at most so many, of so many bytes together; at least one comes.
+
+    The request id is of no use here: one batch is asked for at a time.
+    """
+    return _BATCH.pack(40, VERSION << 24 | BATCH_READ_ENTRY << 16, ledger, first, 0, count, max_bytes)
 
 
 def next_answer(data: memoryview) -> tuple[Answer | None, int]:
